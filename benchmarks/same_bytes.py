@@ -1,6 +1,6 @@
 """Whether an answer depends on what is computed beside it: tokens and logits of many answers, alone and in company.
 
-    python benchmarks/same_bytes.py [MODEL ...] [--answers 10000] [--threads 2]
+    python benchmarks/same_bytes.py [MODEL ...] [--answers 10000] [--threads 2] [--cache-type q8_0]
 
 Each answer is computed alone on one thread, with nothing in the cache and no guesses, and again among up to 15 others:
 in another order, with prompts cut elsewhere, beginnings that are known, guesses, and more threads. A digest of every
@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,11 @@ def answer(scheduler: Scheduler, jobs: Sequence[tuple[list[int], int]], guesses:
     return [f"{each.ids} {each.digest.hexdigest()}" for each in sequences]
 
 
-def compare(name: str, count: int, threads: int) -> int:
+def compare(name: str, count: int, threads: int, cache_type: str | None) -> int:
     """Return how many answers of a model differ."""
     chance = random.Random(name)
-    alone = rung.load(name, context=CONTEXT, threads=1, device="cpu")
-    together = rung.load(name, context=CONTEXT, threads=threads, parallel=COMPANY, device="cpu")
+    load = partial(rung.load, name, context=CONTEXT, device="cpu", cache_type=cache_type)
+    alone, together = load(threads=1), load(threads=threads, parallel=COMPANY)
     jobs = prompts(count, alone.backend.vocabulary, chance)
     expected = []
     for job in jobs:
@@ -110,11 +111,13 @@ def main() -> None:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--answers", type=int, default=10_000, help="in all")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cache-type")
     given = parser.parse_args()
     names = given.models or ["demo", *map(str, sorted(FIXTURES.glob("*.gguf")))]
     names = [name for name in names if promises(name)]
     started = time.monotonic()
-    differ = sum(compare(name, -(-given.answers // len(names)), given.threads) for name in names)
+    count = -(-given.answers // len(names))
+    differ = sum(compare(name, count, given.threads, given.cache_type) for name in names)
     print(f"{differ} differ, {time.monotonic() - started:.0f} s")
     sys.exit(int(differ > 0))
 

@@ -66,7 +66,7 @@ def check(
     devices, one or several, by default those of this machine; ``format`` is a format or several;
     ``fits`` asks the whole catalog; ``trace`` builds the modules of a configuration without weights, with torch, and
     counts a forward pass. ``asked`` are the fields of ``rung.planning.check_result.Question``: ``context batch
-    formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
+    formats training optimizer rank sequence prompt_tokens cache_type``. Raises what ``card`` raises, ``UnknownDevice``,
     ``UnknownFormat``, ``ContextTooLong``, ``UsageError``; with ``trace`` also ``CannotTrace`` and ``SoftwareMissing``.
     """
     from rung.core.errors import UsageError
@@ -104,11 +104,13 @@ def plan(
     context: int | None = None,
     parallel: int | None = None,
     threads: int | None = None,
+    cache_type: str | None = None,
 ) -> Plan:
     """The plan for a model, by default on the devices of this machine.
 
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. ``parallel`` sequences have
-    room for the whole ``context``, by default one. Raises
+    room for the whole ``context``, by default one. ``cache_type`` is what keys and values are stored in: f32, f16,
+    q8_0, by default what fits. Raises
     ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
     """
     from rung.engine.open_model import open_named
@@ -129,6 +131,7 @@ def plan(
         threads=threads,
         devices=devices,
         catalog=True,
+        cache_type=cache_type,
     )[0]
 
 
@@ -146,6 +149,7 @@ def load(
     adapters: Sequence[str | PathLike[str]] = (),
     draft: str | PathLike[str] | None = None,
     prefix_cache: str | PathLike[str] | None = None,
+    cache_type: str | None = None,
 ) -> Model:
     """A language model, planned for this machine, read and bound, which answers: ``generate``, ``chat`` and others.
 
@@ -153,7 +157,8 @@ def load(
     16 share the room of one.
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any. ``prefix_cache``
-    (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later runs.
+    (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later runs. ``cache_type``
+    is what keys and values are stored in: f32, f16, q8_0, by default what fits.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
     from rung.core.shield import import_whole
@@ -171,5 +176,6 @@ def load(
         adapters=[str(adapter) for adapter in adapters],
         draft=None if draft is None else str(draft),
         prefix_cache=None if prefix_cache is None else str(prefix_cache),
+        cache_type=cache_type,
     )
     return made

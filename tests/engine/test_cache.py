@@ -1,6 +1,7 @@
 """The cache: sizes as planned, writing by index, prefixes."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
@@ -36,6 +37,16 @@ def test_it_takes_the_bytes_that_the_plan_counts(dtype, width):
     assert held == cache_bytes(SHAPE, 48, dtype) == 2 * 3 * 2 * 48 * 16 * width
     assert held == sum(member.memory.size for member in pool.members)
     assert cache_bytes(SHAPE, 48, dtype, layers=1) * 3 == held
+
+
+@pytest.mark.parametrize("size", [32, 64, 96])
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_a_quantized_one_takes_17_bytes_for_16_values(size, sequences):
+    described = replace(SHAPE, head_dim=size)
+    pool = BlockPool(described, 100, "q8_0", DEVICES, 16, sequences=sequences)
+    taken = sum(member.memory.size for member in pool.members)
+    assert taken == cache_bytes(described, 100, "q8_0", block=16, sequences=sequences)
+    assert 32 * taken == 17 * cache_bytes(described, 100, "f16", block=16, sequences=sequences)
 
 
 @pytest.mark.parametrize("block", [0, 16])

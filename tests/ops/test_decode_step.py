@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -366,6 +367,33 @@ def test_the_ladder_and_its_reasons(sizes, options, rung, reason):
     assert reason in " ".join(refusal.reason for refusal in climb.refusals)
 
 
+@pytest.mark.parametrize(
+    ("options", "software", "reason"),
+    [
+        ({"linears": ("numba.row",), "head_dim": 96}, {"torch": "2.13"}, ""),
+        ({"linears": ("numba.stored",), "head_dim": 64}, {}, ""),
+        ({"linears": ("numba.stored",), "head_dim": 64}, {"torch": "2.13"}, "stored as floats"),
+        ({"linears": ("numba.row",), "head_dim": 80}, {"torch": "2.13"}, "not 80"),
+        ({"linears": ("numba.row",), "head_dim": 64, "devices": 2}, {"torch": "2.13"}, "several devices"),
+    ],
+)
+def test_a_cache_in_q8_0_is_for_whole_steps_alone(options, software, reason):
+    device = replace(CPU, software=FrozenDict({"numba": "0.68", **software}))
+    climb = LADDER.climb(device, Case("decode_step", "q8_0", "f32", (2, 64, 96, 9), FrozenDict(options)))
+    reasons = " ".join(refusal.reason for refusal in climb.refusals)
+    assert (climb.rung.name if climb.rung else "") == ("" if reason else "numba.step")
+    assert reason in reasons
+    assert reasons.count("no kernel for q8_0") == (len(LADDER.rungs) - 1 if reason else 0)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_the_self_check_reads_a_cache_in_q8_0(size):
+    case = Case(
+        "decode_step", "q8_0", "f32", (2, 64, 96, 83), FrozenDict({"linears": ("numba.row",), "head_dim": size})
+    )
+    assert proof.perform(LADDER.rung("numba.step").to_json(), case.to_json()) == {"ok": True, "reason": ""}
+
+
 @pytest.mark.parametrize("linears", [("numba.row",), ("numba.stored",), ("numba.row", "numba.stored")])
 @pytest.mark.parametrize("name", ["numba.step", "numba.glue"])
 def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, linears):
@@ -433,7 +461,14 @@ class Formats(PackedParts):
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "adapters"),
-    [("llama", "f32", False), ("gemma2", "f16", False), ("gemma3_text", "f32", True), ("qwen3", "f16", True)],
+    [
+        ("llama", "f32", False),
+        ("gemma2", "f16", False),
+        ("gemma3_text", "f32", True),
+        ("qwen3", "f16", True),
+        ("gemma2", "q8_0", False),
+        ("qwen3", "q8_0", True),
+    ],
 )
 def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype, adapters):
     """One token after the other on one thread, against rows of three sequences in batches of every size up to tiles,

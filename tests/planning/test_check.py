@@ -116,9 +116,21 @@ def test_fits_is_about_memory_alone():
 
 
 def test_what_fits_fits_with_its_error_bound():
-    need = only(outline(), cpu(), formats=("int8",)).memory
-    assert only(outline(), cpu(), formats=("int8",), memory=FrozenDict({"*": need.most})).fits
-    assert not only(outline(), cpu(), formats=("int8",), memory=FrozenDict({"*": need.most - 1})).fits
+    asked = {"formats": ("int8",), "cache_type": "f16"}
+    need = only(outline(), cpu(), **asked).memory
+    assert only(outline(), cpu(), **asked, memory=FrozenDict({"*": need.most})).fits
+    assert not only(outline(), cpu(), **asked, memory=FrozenDict({"*": need.most - 1})).fits
+
+
+def test_where_only_a_cache_in_q8_0_fits_that_is_the_answer_and_says_so():
+    roomy = only(outline(), cpu(), formats=("int8",))
+    tight = only(outline(), cpu(), formats=("int8",), memory=FrozenDict({"*": roomy.memory.most - 1}))
+    assert tight.fits
+    assert tight.memory.kv_cache == roomy.memory.kv_cache * 17 // 32
+    assert "cache f16 → q8_0: 16 bits do not fit, error 0.6 %" in tight.verdict.reason
+    asked = only(outline(), cpu(), formats=("int8",), cache_type="q8_0")
+    assert asked.memory == tight.memory
+    assert "--cache-type q8_0" in asked.command
 
 
 def test_batch_and_context_are_in_the_cache():

@@ -84,20 +84,26 @@ def test_less_context_is_chosen_when_only_that_fits():
 def test_what_does_not_fit_comes_with_ways_out_that_work():
     card = gemma_2b("q8_0", "gguf")
     with pytest.raises(DoesNotFit) as caught:
-        plan(card, memory="3GB", context=8192)
+        plan(card, memory="2.9GB", context=8192)
     ways = "\n".join(caught.value.ways_out)
     smaller = re.search(r"--format (\w+)", ways)
     assert smaller
-    assert plan(card, memory="3GB", context=8192, format=smaller[1]).memory <= 3 * GB
+    assert plan(card, memory="2.9GB", context=8192, format=smaller[1]).memory <= 2.9 * GB
     more = re.findall(r"--memory ([\d.]+GB)", ways)
-    assert more[:-1] == ["3.0GB"] * (len(more) - 1)
+    assert more[:-1] == ["2.9GB"] * (len(more) - 1)
     assert plan(card, memory=more[-1], context=8192)
+
+
+def named(options):
+    """Options of a command as arguments."""
+    return {name.replace("-", "_"): value for name, value in options.items()}
 
 
 @pytest.mark.parametrize(
     ("kind", "devices", "asked"),
     [
-        ("gguf", (cpu(),), {"memory": "3GB", "context": 8192}),
+        ("gguf", (cpu(),), {"memory": "2.9GB", "context": 8192}),
+        ("gguf", (cpu(),), {"memory": "3.0GB", "context": 8192, "cache-type": "f16"}),
         ("gguf", (cpu(),), {"memory": "1GB"}),
         ("gguf", (cpu(),), {"memory": "1MB"}),
         ("gguf", (cpu(),), {"memory": "7000000"}),
@@ -111,7 +117,7 @@ def test_what_does_not_fit_comes_with_ways_out_that_work():
 def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, asked):
     card = gemma_2b("q8_0" if kind == "gguf" else "bf16", kind)
     with pytest.raises(DoesNotFit) as caught:
-        plan(card, *devices, **asked)
+        plan(card, *devices, **named(asked))
     commands = [way.split() for way in caught.value.ways_out if way.startswith("rung run gemma-2b ")]
     assert commands
     for command in commands:
@@ -121,7 +127,7 @@ def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, aske
         assert options.get("device", asked.get("device")) == asked.get("device")
         assert "context" not in options or int(options["context"]) <= asked.get("context", 4096)
         options = {name: int(value) if name == "context" else value for name, value in options.items()}
-        made = plan(card, *devices, **options)
+        made = plan(card, *devices, **named(options))
         assert "context" not in asked or made.context == options["context"], "the whole context, or what is said"
         if "memory" in options:
             budgets = parse_memory(options["memory"])
@@ -218,7 +224,7 @@ def test_a_card_that_computes_nothing_is_left_out_and_refused_when_asked_for(lev
 
 
 def test_16_bits_that_were_refused_are_steps_down_and_nothing_else_is():
-    refused = steps_down(plan(gemma_2b(), p2200(), context=4096))
+    refused = steps_down(plan(gemma_2b(), p2200(), context=4096), None)
     assert [(s.op, s.rung, s.device, str(s.step), s.to) for s in refused] == [
         ("plan", "bf16", "cuda:0", "unsupported", "q8_0"),
         ("plan", "f16", "cuda:0", "out of memory", "q8_0"),
@@ -229,7 +235,7 @@ def test_16_bits_that_were_refused_are_steps_down_and_nothing_else_is():
         (gemma_2b(), p2200(), {"format": "q8_0"}),  # as asked
         (gemma_2b("q8_0", "gguf"), p2200(), {}),  # as stored
     ):
-        assert steps_down(plan(card, device, **asked)) == ()
+        assert steps_down(plan(card, device, **asked), None) == ()
 
 
 def test_an_explicit_format_is_kept_or_refused():
@@ -294,3 +300,52 @@ def test_where_no_context_fits_the_least_budget_for_a_short_one_is_named(budget)
     assert plan(card, memory=more, context=int(context))
     with pytest.raises(DoesNotFit):
         plan(card, memory=more, context=int(context) + 64)
+
+
+def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit_and_the_plan_says_what_that_costs():
+    card = gemma_2b("q4_0", "gguf")
+    roomy = plan(card)
+    use = roomy.placements[0].memory
+    tight = plan(card, memory=use.most - 2**20)
+    assert (tight.cache_dtype, tight.context, tight.packing) == ("q8_0", roomy.context, roomy.packing)
+    assert tight.placements[0].memory.kv_cache == use.kv_cache * 17 // 32
+    assert tight.placements[0].memory.most <= use.most - 2**20
+    assert "cache f16 → q8_0: 16 bits do not fit, error 0.6 %" in tight.reasons
+    (step,) = steps_down(tight, None)
+    assert (step.op, step.rung, step.to, str(step.step)) == ("cache", "f16", "q8_0", "out of memory")
+    assert steps_down(plan(card, cache_type="q8_0"), "q8_0") == ()
+    assert plan(card, memory=use.most - 2**20, cache_type="f16").cache_dtype == "f16"
+
+
+def test_finer_weights_with_a_cache_in_q8_0_are_better_than_coarse_ones_with_16_bits():
+    """Of a folder the least error is chosen, whether weights or the cache bring it."""
+    use = plan(gemma_2b(), format="q6_k").placements[0].memory
+    made = plan(gemma_2b(), memory=use.most - 2**20, context=4096)
+    assert (made.format, made.cache_dtype) == ("q6_k", "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("card", "device", "asked", "reason"),
+    [
+        (gemma_2b("q4_0", "gguf"), p2200(), {}, "for one CPU"),
+        (gemma_2b(), cpu(), {"format": "bf16"}, "stored as floats"),
+        (gemma_2b("q4_0", "gguf"), cpu(vnni=Level.ABSENT), {}, "no isa.kernels"),
+    ],
+)
+def test_a_cache_that_cannot_be_is_refused_with_the_reason(card, device, asked, reason):
+    with pytest.raises(UsageError) as caught:
+        plan(card, device, cache_type="q8_0", **asked)
+    assert reason in " ".join(caught.value.facts)
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0"])
+def test_the_cache_that_was_asked_for_is_counted(cache_type):
+    made = plan(gemma_2b("q4_0", "gguf"), cache_type=cache_type)
+    bits = {"f32": 32, "f16": 16, "q8_0": 8.5}[cache_type]
+    assert made.placements[0].memory.kv_cache == 18 * 2 * 256 * 4096 * bits / 8
+    assert f"cache {cache_type}: as asked" in made.reasons
+
+
+def test_an_unknown_type_of_cache_is_named():
+    with pytest.raises(UsageError, match="q8_0"):
+        Request(cache_type="q8")

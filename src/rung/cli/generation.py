@@ -24,6 +24,7 @@ class LoadOptions:
     adapters: tuple[str, ...] = ()
     draft: str | None = None
     prefix_cache: str | None = None
+    cache_type: str | None = None
     typed: Typed | None = None
 
     def keywords(self) -> dict[str, Any]:

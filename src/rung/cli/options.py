@@ -48,6 +48,15 @@ PrefixCache = Annotated[
         show_default=False,
     ),
 ]
+CacheType = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-type",
+        metavar="f32|f16|q8_0|auto",
+        help="Store keys and values in this; auto is f16, or q8_0 where only that fits.",
+        show_default=False,
+    ),
+]
 Draft = Annotated[
     str | None,
     typer.Option(

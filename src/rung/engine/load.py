@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +72,7 @@ def load(
     adapters: Sequence[str] = (),
     draft: str | None = None,
     prefix_cache: str | None = None,
+    cache_type: str | None = None,
     typed: Typed | None = None,
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
@@ -88,6 +89,7 @@ def load(
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
     ``prefix_cache`` (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later processes.
+    ``cache_type`` (f32, f16, q8_0; None or auto: the plan's choice) is what keys and values are stored in.
     ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
@@ -110,14 +112,14 @@ def load(
         devices=devices,
         on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
     )
-    larger = partial(make, card, format=format, context=context, typed=typed)
+    larger = partial(make, card, format=format, context=context, typed=typed, cache_type=cache_type)
     planned = partial(_plan_both, larger, make, drafting, reserved)
     plan, found = planned(memory)
     _note_unused_devices(found if device is None else (), on_note)
     on_plan(plan, found)
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
-    journal = _start_journal(plan, changes, len(adapters), on_step, on_note)
+    journal = _start_journal(plan, steps_down(plan, cache_type), changes, len(adapters), on_step, on_note)
     bind = partial(
         _bind,
         card,
@@ -148,6 +150,7 @@ def _plan_both(
 
 def _start_journal(
     plan: Plan,
+    steps: Iterable[StepDown],
     changes: Mapping[str, Sequence[LowRank]],
     adapters: int,
     on_step: Callable[[StepDown], None],
@@ -155,7 +158,7 @@ def _start_journal(
 ) -> Journal:
     """Return the journal of a model, with the steps down of its plan and its adapters."""
     journal = Journal(on_step, on_note)
-    for step in steps_down(plan):
+    for step in steps:
         journal.record(step)
     if changes:
         added = sum(change.nbytes for several in changes.values() for change in several)

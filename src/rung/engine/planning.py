@@ -88,12 +88,14 @@ def make_plan(
     reserved: int = 0,
     together: bool = False,
     typed: Typed | None = None,
+    cache_type: str | None = None,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
     ``parallel`` sequences have room for the whole context, by default one. ``reserved`` bytes are left for
     adapters and a draft model;
-    ``together``: the devices are one budget; ``typed`` is what ways out repeat.
+    ``cache_type``: f32, f16 or q8_0 for keys and values; None or auto: rung chooses. ``together``: the devices are one
+    budget; ``typed`` is what ways out repeat.
     With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
     Where numba is missing, or torch that the model needs, nothing can be probed: the plan is for this machine with
     them, and says so.
@@ -124,6 +126,7 @@ def make_plan(
         reserved=reserved,
         together=together,
         typed=typed or Typed(),
+        cache_type=None if cache_type == "auto" else cache_type,
     )
     plan = solve(card, found, request)
     requested = process_memory.requested_threads(threads)

@@ -22,6 +22,7 @@ from rung.models.cards.encoder import EncoderCard
 from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
+from rung.planning.placement import is_lossless
 from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch, recipe
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
@@ -58,7 +59,7 @@ class WeightLoader:
         by_id = {device.id: device for device in devices}
         subject = Subject.of_card(card)
         format = None if plan.format == "stored" else storage(plan.format)
-        lossless = plan.cache_dtype == "f32"
+        lossless = is_lossless(subject, format)
         self._binders: dict[str, Binder] = {}
         self._weights: dict[str, Mapping[str, Weight]] = {}
         for placement in plan.placements:
@@ -124,7 +125,7 @@ class WeightLoader:
                 yield Case("linear", weight.format.name, dtype, (count, rows, columns))
             if weight.tensor.role == "embed" and placement.first == 0:
                 yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
-        for layer in shape.layers[placement.first : placement.last]:
+        for layer in shape.layers[placement.first : placement.last] if self.plan.cache_dtype != "q8_0" else ():
             for queries in (1, _MANY):
                 sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
                 options = {"window": layer.window, "softcap": shape.attention_softcap}
@@ -173,8 +174,10 @@ class WeightLoader:
             return Embedding(binder, tied=self._tied())
         return Embedding(binder, encoded=self._rows.result())
 
-    def attention(self, layer: int) -> Attention:
-        """The attention of a layer; one object serves one query and many."""
+    def attention(self, layer: int) -> Attention | None:
+        """The attention of a layer; one object serves one query and many. None for a cache that is quantized."""
+        if self.plan.cache_dtype == "q8_0":
+            return None
         shape = self._shape
         return self._binders[self._device_of(layer)].attention(
             shape.heads,

@@ -5,8 +5,15 @@ from __future__ import annotations
 from rung.core.types import FLOAT_BYTES
 from rung.models.card import Decoder
 
+#: What keys and values are stored in.
+CACHE_TYPES = ("f32", "f16", "q8_0")
 #: Tokens that go through the layers together when a prompt is read.
 CHUNK = 512
+
+
+def row_bytes(size: int, dtype: str) -> int:
+    """Bytes of ``size`` values of a cache. In q8_0 32 values are as many bytes and a float16."""
+    return size + 2 * (size // 32) if dtype == "q8_0" else size * FLOAT_BYTES[dtype]
 
 
 def window_blocks(window: int, block: int) -> int:
@@ -44,7 +51,7 @@ def cache_bytes(
         positions = sum(block * pool_blocks(context, block, layer.window, sequences) for layer in decoder.layers)
     else:
         positions = count * sequences * context
-    return 2 * decoder.kv_heads * decoder.head_dim * positions * FLOAT_BYTES[dtype]
+    return 2 * decoder.kv_heads * positions * row_bytes(decoder.head_dim, dtype)
 
 
 def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK, converted: bool = True) -> int:

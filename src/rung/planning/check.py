@@ -34,8 +34,8 @@ from rung.planning.check_result import (
 )
 from rung.planning.memory import computes, uncertainty
 from rung.planning.pipeline import PlannedPhase, inputs_of, phase_on
-from rung.planning.placement import Arrangement, arrange, computable
-from rung.planning.solve import SIXTEEN, arrangements, choose, verdict_of
+from rung.planning.placement import Arrangement, arrange, arrangements, computable
+from rung.planning.solve import SIXTEEN, cache_reasons, choose, verdict_of
 from rung.planning.speed import READING_SPEED, at_reading_speed, has_kernel
 from rung.planning.training import trainable, training_use
 from rung.planning.weight_plan import Storage, storage_name
@@ -134,7 +134,7 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
         memory=total,
         free=sum(case.request.budget(device) for device in group),
         speed=_speed(case, arrangement, group),
-        error_db=min(recipe.error_db for recipe in recipes),
+        error_db=min(arrangement.cache_error_db, *(recipe.error_db for recipe in recipes)),
         command=_command(case, arrangement, group),
         phases=phases,
         checkpointing=steps,
@@ -151,6 +151,8 @@ def _judged(case: Case, arrangement: Arrangement, group: Group, note: str) -> tu
         ), "no"
     slow = _slow(case, arrangement, group)
     reasons = [slow, _emulated(arrangement, group), _odd(case, arrangement)]
+    if _writes(case):
+        reasons += cache_reasons(arrangement, case.request.cache_type)
     if len(case.kitchens) > 1 or not any(reasons):
         reasons.append(note)
     return replace(verdict, reason="; ".join(dict.fromkeys(filter(None, reasons)))), "slow" if slow else "yes"
@@ -167,7 +169,7 @@ def _verdict(case: Case, arrangement: Arrangement, group: Group) -> Verdict:
             return able
     if len(group) > 1 and (case.question.training or len(case.kitchens) > 1):
         return no(f"rung plans {'training' if case.question.training else 'pipelines'} on one device")
-    found = verdict_of(arrangement, group)
+    found = verdict_of(arrangement, group, case.request.cache_type)
     if not found and arrangement.over > 0:
         emulated = _emulated(arrangement, group)
         return no(f"{found.reason}{'; ' + emulated if emulated else ''}", StepClass.OUT_OF_MEMORY)
@@ -251,6 +253,7 @@ def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
     if arrangement.storage is not None:
         words += ["--format", storage_name(arrangement.storage)]
     words += [] if makes else ["--context", str(case.context)]
+    words += ["--cache-type", case.request.cache_type] if case.request.cache_type else []
     if len(group) == 1:
         words += ["--device", _place(group[0])]
     return shlex.join([*words, *_budgets(case.request.memory, group)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from rung import formats
 from rung.core.types import YES, Device, Format, Level, MemoryUse, Placement, Verdict, no
 from rung.planning.memory import memory_use
 from rung.planning.network_spec import Subject
@@ -50,6 +52,11 @@ class Arrangement:
         return all(has_kernel(group, device) for made, device, _ in self.parts for group in made.groups)
 
     @property
+    def cache_error_db(self) -> float:
+        """The SQNR of keys and values that are quantized, in dB; infinite for floats."""
+        return formats.get("q8_0").floor_db if self.cache_dtype == "q8_0" else math.inf
+
+    @property
     def name(self) -> str:
         """The format's name, or ``stored``."""
         return self.storage.name if self.storage is not None else "stored"
@@ -63,6 +70,26 @@ def is_lossless(subject: Subject, storage: Storage) -> bool:
     if storage is not None:
         return storage.name == "f32"
     return all(t.format == "f32" for t in subject.tensors if len(t.shape) > 1)
+
+
+def usual_cache(subject: Subject, storage: Storage, device: Device) -> str:
+    """Return what keys and values are stored in where nobody says: f32 where nothing is to be lost, else f16."""
+    lossless = is_lossless(subject, storage)
+    return compute_dtype(device, lossless) if subject.borrowed else "f32" if lossless else "f16"
+
+
+def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
+    """Return whether keys and values can be stored as they would be; ``cache_type`` is what was asked for."""
+    subject = arrangement.recipe.subject
+    if cache_type is not None and subject.decoder is None:
+        owner = "transformers stores its keys and values" if subject.generates else "it stores no keys and values"
+        return no(f"no cache in {cache_type}: {owner}")
+    if arrangement.cache_dtype != "q8_0":
+        return YES
+    made, device, _ = arrangement.parts[0]
+    if len(arrangement.parts) > 1 or device.kind != "cpu":
+        return no("a cache in q8_0 is for one CPU")
+    return made.step_verdict(device, "q8_0")
 
 
 def computable(storage: Storage, device: Device) -> Verdict:
@@ -81,7 +108,7 @@ def arrange(
     """The layers over the devices in their order: each takes as many as its budget holds, the last the rest."""
     subject = kitchen.subject
     layers, lossless = subject.layers, is_lossless(subject, storage)
-    cache_dtype = compute_dtype(devices[0], lossless) if subject.borrowed else "f32" if lossless else "f16"
+    cache_dtype = request.cache_type or usual_cache(subject, storage, devices[0])
     placements: list[Placement] = []
     speeds: list[tuple[Rates, int]] = []
     parts: list[tuple[WeightPlan, Device, int]] = []
@@ -103,6 +130,34 @@ def arrange(
     made = kitchen.recipe(storage, devices[0], dtype, packed)
     rate = split_rates(speeds, layers)
     return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), rate, tuple(parts))
+
+
+def arrangements(
+    kitchen: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
+) -> list[Arrangement]:
+    """The arrangement with fast packings, and one without where only that fits; layers of ``rung.nn`` always pack.
+
+    Where fast packings do not fit, also the same with a cache in q8_0, if that can be and nobody said what the cache is
+    stored in. The last one is the one to take.
+    """
+    found = _packings(kitchen, format, group, request, context)
+    usual = found[0].cache_dtype == "f16" and request.cache_type is None  # where nothing is to be lost, nothing is
+    if found[0].over <= 0 or not usual or kitchen.subject.decoder is None or group[0].kind != "cpu":
+        return found
+    smaller = _packings(kitchen, format, group, replace(request, cache_type="q8_0"), context)[-1]
+    if not cache_verdict(smaller, None) or (found[-1].over <= 0 and (smaller.over > 0 or not smaller.packed)):
+        return found
+    return [*found, smaller]
+
+
+def _packings(
+    kitchen: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
+) -> list[Arrangement]:
+    best = arrange(kitchen, format, group, request, context, packed=True)
+    if best.over <= 0 or not best.recipe.widened or kitchen.subject.borrowed:
+        return [best]
+    plain = arrange(kitchen, format, group, request, context, packed=False)
+    return [best, plain] if plain.over <= 0 else [best]
 
 
 def _memory(

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rung.core.errors import UsageError
-from rung.core.text import parse_size, size
+from rung.core.text import did_you_mean, parse_size, size
 from rung.core.types import EMPTY, Device
 from rung.core.value import FrozenDict, Value
+from rung.models.decoder_memory import CACHE_TYPES
 
 #: A number of bytes below this has lost its unit.
 _LEAST = 2**20
@@ -34,9 +35,10 @@ class Typed(Value):
 @dataclass(frozen=True)
 class Request(Value):
     """``format`` a format's or a mixture's name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
-    ``context`` and ``threads`` counts. None: rung chooses. Speed is predicted for a prompt of ``prompt_tokens``.
-    ``reserved`` bytes of each budget are for what is no part of the model: adapters. ``together``: the devices are one
-    budget, their layers in that order. ``typed`` is what ways out repeat."""
+    ``context`` and ``threads`` counts; ``cache_type`` what keys and values are stored in. None: rung chooses. Speed is
+    predicted for a prompt of ``prompt_tokens``. ``reserved`` bytes of each budget are for what is no part of the model:
+    adapters. ``together``: the devices are one budget, their layers in that order. ``typed`` is what ways out
+    repeat."""
 
     format: str | None = None
     device: str | None = None
@@ -48,6 +50,16 @@ class Request(Value):
     reserved: int = 0
     together: bool = False
     typed: Typed = Typed()
+    cache_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache_type is not None and self.cache_type not in CACHE_TYPES:
+            raise UsageError(
+                f"Keys and values are not stored in {self.cache_type!r}.{did_you_mean(self.cache_type, CACHE_TYPES)}",
+                [f"they are stored in {', '.join(CACHE_TYPES)}; without the option, or with auto, rung chooses"],
+                ["--cache-type q8_0"],
+                code="name-unknown",
+            )
 
     def budget(self, device: Device) -> int:
         """Bytes that the plan may use on a device: as many as were asked for, and no more than it has."""

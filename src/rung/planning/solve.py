@@ -16,7 +16,7 @@ from rung.planning.answers.suggestions import SMALLEST_CONTEXT, does_not_fit, gr
 from rung.planning.gguf_mixtures import storage
 from rung.planning.memory import computes
 from rung.planning.network_spec import Subject
-from rung.planning.placement import Arrangement, arrange, computable
+from rung.planning.placement import Arrangement, arrangements, cache_verdict, computable, is_lossless
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
 from rung.planning.weight_plan import Storage, compute_dtype, parts, percent
@@ -36,13 +36,14 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
 
     A file keeps the formats it is stored in; an unquantized folder runs in 16 bits if that fits and decodes
     at no less than half the speed of the fastest quantized choice, else in the format with the highest
-    floor that fits, among those with a fast rung that decode at reading speed. Where none does, speed decides. Several
+    floor that fits, among those with a fast rung that decode at reading speed. Where none does, speed decides. Keys and
+    values are stored in q8_0 where they do not fit otherwise, unless ``cache_type`` says in what. Several
     devices share the layers when one is too small, but not those of an encoder, nor of a network that transformers
     builds.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
-    ``UnknownDevice``, ``UsageError`` for a budget of another device, ``DeviceError`` for a device that was asked for
-    and computes nothing here.
+    ``UnknownDevice``, ``UsageError`` for a budget of another device and for a cache that cannot be, ``DeviceError`` for
+    a device that was asked for and computes nothing here.
     """
     request.check_names(devices)
     kitchen = WeightPlanCache(Subject.of_card(card))
@@ -60,7 +61,7 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
     wanted = storages(kitchen.subject, request.format)
     for context in contexts:
         found = [
-            (a, context, verdict_of(a, group))
+            (a, context, verdict_of(a, group, request.cache_type))
             for format, group in itertools.product(wanted, groups)
             for a in arrangements(kitchen, format, group, request, context)
         ]
@@ -68,9 +69,11 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
         fitting = [a for a, _, verdict in found if verdict]
         if fitting:
             best, reasons = choose(kitchen.subject, fitting, request.format)
+            reasons = (*reasons, *cache_reasons(best, request.cache_type))
             if context < contexts[0]:
                 reasons = (*reasons, f"context {context:,}: {contexts[0]:,} tokens do not fit")
             return _plan(kitchen.subject, best, context, request, reasons, found)
+    _check_cache([a for a, _, _ in tried], request.cache_type)
     others = [d for d in devices if computes(d) and d not in usable] if request.device is not None else []
     raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0], others)
 
@@ -143,23 +146,35 @@ def storages(subject: Subject, asked: str | None) -> list[Storage]:
     return [storage(name) for name in ([asked] if asked else FORMATS)]
 
 
-def arrangements(
-    kitchen: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
-) -> list[Arrangement]:
-    """The arrangement with fast packings, and one without where only that fits; layers of ``rung.nn`` always pack."""
-    best = arrange(kitchen, format, group, request, context, packed=True)
-    if best.over <= 0 or not best.recipe.widened or kitchen.subject.borrowed:
-        return [best]
-    plain = arrange(kitchen, format, group, request, context, packed=False)
-    return [best, plain] if plain.over <= 0 else [best]
+def _check_cache(tried: Iterable[Arrangement], cache_type: str | None) -> None:
+    """Raise ``UsageError`` where nothing that was tried can store keys and values in what was asked for."""
+    verdicts = [cache_verdict(arrangement, cache_type) for arrangement in tried]
+    if cache_type is not None and not any(verdicts):
+        raise UsageError(
+            f"--cache-type {cache_type} is not for this model here.",
+            dict.fromkeys(verdict.reason for verdict in verdicts),
+            ["leave --cache-type out", "rung ladder decode_step q8_0"],
+        )
 
 
-def verdict_of(arrangement: Arrangement, group: Sequence[Device]) -> Verdict:
-    """Return whether it would run there: every weight has a rung, every device multiplies the format, and it fits."""
+def cache_reasons(best: Arrangement, cache_type: str | None) -> tuple[str, ...]:
+    """Return why keys and values are stored in what they are, where that is not as usual."""
+    if cache_type is not None:
+        return (f"cache {cache_type}: as asked",)
+    if best.cache_dtype != "q8_0":
+        return ()
+    return (f"cache f16 → q8_0: 16 bits do not fit, error {percent(best.cache_error_db):.1g} %",)
+
+
+def verdict_of(arrangement: Arrangement, group: Sequence[Device], cache_type: str | None) -> Verdict:
+    """Return whether it would run there: every weight has a rung, every device multiplies the format, the cache can be
+    what was asked for, and it fits."""
     if arrangement.recipe.refused:
         return no(arrangement.recipe.refused.reason)
-    for device in group:
-        able = computable(arrangement.storage, device)
+    for able in (
+        *(computable(arrangement.storage, device) for device in group),
+        cache_verdict(arrangement, cache_type),
+    ):
         if not able:
             return able
     if arrangement.over > 0:
@@ -200,8 +215,17 @@ def _wide_enough(wide: list[Arrangement], quantized: list[Arrangement], pace: fl
     return rate >= _fastest(quantized).rates.decode / 2 and (at_reading_speed(rate) or rate >= _NEAR * pace)
 
 
-def steps_down(plan: Plan) -> tuple[StepDown, ...]:
-    """The 16 bits that an unquantized folder was not given: each refused there, so that a lower format was taken."""
+def steps_down(plan: Plan, cache_type: str | None) -> tuple[StepDown, ...]:
+    """The 16 bits that an unquantized folder, or the cache, was not given: each refused there, so that a lower format
+    was taken. ``cache_type`` is what was asked for."""
+    if plan.cache_dtype == "q8_0" and cache_type is None:
+        reason = next(reason for reason in plan.reasons if reason.startswith("cache "))
+        cache = StepDown("cache", "f16", plan.placements[0].device, StepClass.OUT_OF_MEMORY, reason, "q8_0")
+        return (cache, *_narrower(plan))
+    return _narrower(plan)
+
+
+def _narrower(plan: Plan) -> tuple[StepDown, ...]:
     there = {place.device for place in plan.placements}
     wide = [c for c in plan.candidates if c.format in SIXTEEN and {p.device for p in c.placements} == there]
     if plan.format in SIXTEEN or any(c.verdict for c in wide):
@@ -215,10 +239,9 @@ def _fastest(arrangements: Iterable[Arrangement]) -> Arrangement:
 
 
 def _floor(arrangement: Arrangement) -> float:
-    """The floor of the format itself; of a mixture, of all its weights together."""
-    if isinstance(arrangement.storage, Format):
-        return arrangement.storage.floor_db
-    return arrangement.recipe.error_db
+    """The floor of the format itself; of a mixture, of all its weights together; no more than that of the cache."""
+    weights = arrangement.storage.floor_db if isinstance(arrangement.storage, Format) else arrangement.recipe.error_db
+    return min(weights, arrangement.cache_error_db)
 
 
 def _stored(subject: Subject) -> str:
@@ -232,7 +255,8 @@ def _stored(subject: Subject) -> str:
 def speed(kitchen: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
     """Tokens per second that a plan lets expect of a prompt of that many tokens, and after it."""
     by_id = {device.id: device for device in devices}
-    asked, lossless = None if plan.format == "stored" else storage(plan.format), plan.cache_dtype == "f32"
+    asked = None if plan.format == "stored" else storage(plan.format)
+    lossless = is_lossless(kitchen.subject, asked)
     found = []
     for place in plan.placements:
         device = by_id[place.device]
@@ -266,9 +290,14 @@ def _plan(
         prefill_rate=best.rates.prefill,
         error_db=best.recipe.error_db,
         reasons=reasons,
-        candidates=tuple(_candidate(a, c, verdict) for a, c, verdict in found),
+        candidates=tuple(_candidate(a, c, verdict) for a, c, verdict in found if verdict or not _reduced(a, request)),
         parallel=request.batch,
     )
+
+
+def _reduced(arrangement: Arrangement, request: Request) -> bool:
+    """Return whether its cache is in q8_0 only because it does not fit otherwise."""
+    return arrangement.cache_dtype == "q8_0" and request.cache_type is None
 
 
 def _candidate(arrangement: Arrangement, context: int, verdict: Verdict) -> Candidate:

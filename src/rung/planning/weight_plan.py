@@ -266,9 +266,16 @@ def reads_without_torch(subject: Subject, weights: Iterable[Weight], device: Dev
 
 def step_rung(subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str) -> str:
     """Return the rung that computes the tokens of a decoder whose ``weights`` are all on ``device``; "" for none."""
-    decoder = subject.decoder
-    if decoder is None or subject.borrowed:
+    if subject.decoder is None or subject.borrowed:
         return ""
+    rung = LADDERS["decode_step"].climb(device, step_case(subject, weights, cache_dtype)).rung
+    return "" if rung is None else rung.name
+
+
+def step_case(subject: Subject, weights: Iterable[Weight], cache_dtype: str) -> Case:
+    """Return the tokens of a decoder whose ``weights`` are all on one device, as rungs are asked for them."""
+    decoder = subject.decoder
+    assert decoder is not None
     multiplied = _multiplied(subject, weights)
     options = {
         "linears": tuple(sorted({weight.rung for weight in multiplied})),
@@ -277,9 +284,7 @@ def step_rung(subject: Subject, weights: Iterable[Weight], device: Device, cache
         "ordered": any(map(_is_ordered, multiplied)),
     }
     sizes = (len(decoder.layers), decoder.hidden, decoder.feed_forward, decoder.vocabulary)
-    case = Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))
-    rung = LADDERS["decode_step"].climb(device, case).rung
-    return "" if rung is None else rung.name
+    return Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))
 
 
 def _multiplied(subject: Subject, weights: Iterable[Weight]) -> list[Weight]:

@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from rung.core.types import Device
+from rung.core.types import YES, Device, Verdict, no
 from rung.ops import LADDERS
 from rung.ops.decode_step import BLOCKS
 from rung.ops.linear import DECODING
@@ -23,6 +23,7 @@ from rung.planning.weight_plan import (
     combined_db,
     in_order,
     reads_without_torch,
+    step_case,
     step_rung,
 )
 
@@ -77,6 +78,13 @@ class WeightPlan:
         """Return the positions of a block of the cache with all weights on a device; 0 for a sequence in one."""
         weights = (kind.weight for kind in self.kinds)
         return BLOCKS.get(step_rung(self.subject, weights, device, cache_dtype), 0)
+
+    def step_verdict(self, device: Device, cache_dtype: str) -> Verdict:
+        """Return whether a rung computes tokens with all weights on a device and such a cache; the first one's reason
+        where none does."""
+        case = step_case(self.subject, [kind.weight for kind in self.kinds], cache_dtype)
+        climb = LADDERS["decode_step"].climb(device, case)
+        return YES if climb.rung is not None else no(climb.refusals[0].reason)
 
     @functools.cached_property
     def error_db(self) -> float:

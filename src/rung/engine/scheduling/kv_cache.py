@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from rung.core.errors import ContextTooLong, OutOfMemory
 from rung.core.pages import populate
-from rung.core.types import FLOAT_BYTES
 from rung.formats.codec import Floats
 from rung.models.card import Decoder
-from rung.models.decoder_memory import pool_blocks, window_blocks
+from rung.models.decoder_memory import pool_blocks, row_bytes, window_blocks
 from rung.ops.decode_step.parts import LayerLayout
 
 if TYPE_CHECKING:
@@ -154,8 +153,8 @@ class BlockPool:
         self.context, self.dtype = context, dtype
         self.block = block or -(-context // _LANES) * _LANES
         self.heads, self.size = shape.kv_heads, shape.head_dim
-        width = FLOAT_BYTES[dtype]
-        row, head = self.size * width, self.block * self.size * width
+        whole = row_bytes(self.size, dtype)
+        row, head = self.size if dtype == "q8_0" else whole, self.block * whole
         both = 2 * self.heads * head
         keys = [(layer.window, device) for layer, device in zip(shape.layers, devices, strict=True)]
         self._names = list(dict.fromkeys(keys))

@@ -1,8 +1,8 @@
-"""Rows of a cache in float32, float16 or bfloat16, sixteen values at a time, in plain LLVM vectors.
+"""Rows of a cache in float32, float16, bfloat16 or signed bytes, sixteen values at a time, in plain LLVM vectors.
 
 ``kind`` is a value whose type says what the rows hold: float32 for a float, float16 for an integer, bfloat16 for a
-truth value. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16 sums
-stay in registers.
+truth value, signed bytes for None. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are
+emitted, so that 16 sums stay in registers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from numba.core.cgutils import alloca_once_value, for_range
 from numba.extending import intrinsic
 
 from rung.kernels.isa import generic as v
-from rung.kernels.isa.emit import I32, I64, constant, plus
+from rung.kernels.isa.emit import I8, I32, I64, constant, load, plus
 from rung.kernels.isa.emit import store as write
-from rung.kernels.isa.vector import INT, VOID
+from rung.kernels.isa.products import packs_signed_bytes, remove_offset
+from rung.kernels.isa.registers import i32x16
+from rung.kernels.isa.vector import INT, VOID, instruction
 
 
 def _width(kind: types.Type) -> int:
+    if isinstance(kind, types.NoneType):
+        return 1
     return 4 if isinstance(kind, types.Float) else 2
 
 
 def _read(b: ir.IRBuilder, address: ir.Value, kind: types.Type) -> ir.Value:
+    if isinstance(kind, types.NoneType):
+        return b.sitofp(b.sext(load(b, address, ir.VectorType(I8, v.LANES)), v.I32S), v.F32S)
     halves = v.load_brain if isinstance(kind, types.Boolean) else v.load_half
     return (v.load if isinstance(kind, types.Float) else halves).emit(b, address)
 
@@ -44,6 +50,8 @@ def load_row(typing_context, address, kind):
 @intrinsic
 def store_row(typing_context, address, value, kind):
     """Writes 16 values, in float32 or float16."""
+    if isinstance(kind, types.NoneType):
+        return None
     emit = v.store.emit if isinstance(kind, types.Float) else v.store_half.emit
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
@@ -51,6 +59,16 @@ def store_row(typing_context, address, value, kind):
         return context.get_dummy_value()
 
     return VOID(INT, v.f32x16, kind), generate
+
+
+@instruction(VOID, INT, i32x16)
+def store_columns(b, address, value):
+    """The lowest byte of each of 16 int32 as packed codes of a row: four of them, then the next 64 bytes further on."""
+    codes = b.bitcast(b.trunc(value, ir.VectorType(I8, v.LANES)), ir.VectorType(I32, 4))
+    if not packs_signed_bytes():
+        codes = remove_offset(b, codes)  # what takes 128 from a byte adds it, too
+    for index in range(4):
+        write(b, plus(b, address, 64 * index), b.extract_element(codes, I32(index)))
 
 
 @intrinsic

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rung.formats.codec import Floats
-from rung.kernels.cpu.decode.attention import QUAD, AttendWord, attend, heads_at_once, score_floats
+from rung.kernels.cpu.decode.attention import AttendWord, attend, heads_at_once
+from rung.kernels.cpu.decode.cache_layout import QUAD, score_floats
 from rung.kernels.cpu.decode.step_program import cache_words
 from rung.kernels.cpu.parallel import process_threads, run
 from rung.ops.attention.arrays import as_arrays, dtype_of
@@ -50,7 +51,7 @@ class Attention:
             q = np.ascontiguousarray(q)
         kv_heads, threads = keys.shape[1], process_threads()
         out = np.empty((tokens, heads, size), np.float32)
-        scores = np.empty((threads, score_floats(len(keys))), np.float32)
+        scores = np.empty((threads, score_floats(len(keys), size)), np.float32)
         floats = np.array([0.0, scale, softcap or 0.0], dtype=np.float32)
         lies = (_ALL, 0, values.ctypes.data - keys.ctypes.data, keys.strides[1], keys.strides[0])
         cache = cache_words(lies, dtype_of(keys), size, window, floats)

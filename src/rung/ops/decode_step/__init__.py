@@ -40,7 +40,7 @@ ROWS = ("numba.row", "numba.mapped", "numba.stored")
 BLOCKS = {"numba.step": 64}
 
 #: Dtypes of the cache.
-EXAMPLE_FORMATS = ("f32", "f16")
+EXAMPLE_FORMATS = ("f32", "f16", "q8_0")
 
 
 def shape_class(case: Case) -> str:
@@ -66,7 +66,15 @@ def check_glue(case: Case, device: Device) -> Verdict:
 
 
 def check_step(case: Case, device: Device) -> Verdict:
-    """Return what ``check_glue`` wants, and linears that all have a kernel for single rows."""
+    """Return what ``check_glue`` wants, and linears that all have a kernel for single rows.
+
+    Only compiled functions read a cache in q8_0, whose heads have a multiple of 32 values.
+    """
+    if case.format == "q8_0":
+        if case.options["head_dim"] % 32:
+            return no(f"a cache in q8_0 has heads of a multiple of 32 values, not {case.options['head_dim']}")
+        if "numba.stored" in case.options["linears"] and "torch" in device.software:
+            return no("torch multiplies prompts with weights that are stored as floats, and reads no cache in q8_0")
     if case.options.get("ordered", False):
         return no("columns of a weight lie in an order of their own, which a whole token has no kernel for")
     others = [rung for rung in case.options["linears"] if rung not in ROWS]
@@ -84,14 +92,14 @@ def check_parts(case: Case, device: Device) -> Verdict:
     return YES
 
 
-def _compiled(name: str, impl: str, check: str, *needs: str) -> Rung:
+def _compiled(name: str, impl: str, check: str, *needs: str, formats: tuple[str, ...] = ("f32", "f16")) -> Rung:
     return Rung(
         "decode_step",
         name,
         f"rung.ops.decode_step.{impl}:RUNG",
         kinds=("cpu",),
         needs=("isa.kernels", "package.numba", *needs),
-        formats=("f32", "f16"),
+        formats=formats,
         check=f"rung.ops.decode_step:{check}",
     )
 
@@ -100,7 +108,7 @@ LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
-            _compiled("numba.step", "numba_step", "check_step"),
+            _compiled("numba.step", "numba_step", "check_step", formats=EXAMPLE_FORMATS),
             Rung(
                 "decode_step",
                 "numpy.step",
@@ -110,7 +118,13 @@ LADDER = register_ladder(
                 check="rung.ops.decode_step:check_parts",
             ),
             _compiled("numba.glue", "numba_glue", "check_glue", "package.torch"),
-            Rung("decode_step", "ref", "rung.ops.decode_step.ref:RUNG", needs=("package.torch",)),
+            Rung(
+                "decode_step",
+                "ref",
+                "rung.ops.decode_step.ref:RUNG",
+                needs=("package.torch",),
+                formats=("f32", "f16", "bf16"),
+            ),
         ),
     )
 )

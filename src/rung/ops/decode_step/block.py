@@ -61,6 +61,7 @@ class Block:
         first = first_visible(place.start, window)
         keys, values = cache.read(self.weights.index, first, place.start + x.shape[0])
         start = place.start - first
+        assert self.weights.attend is not None, "no cache in q8_0 comes here"
         out = self.weights.attend(q, keys, values, start=start, scale=scale, window=window, softcap=softcap)
         return out.reshape(x.shape[0], -1)
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu.decode import attention, rows
-from rung.kernels.cpu.decode.attention import StoreWord
+from rung.kernels.cpu.decode import rows
+from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import cache_words
 from rung.kernels.cpu.parallel import run
 from rung.models.card import Decoder as Shape
@@ -56,7 +56,7 @@ class NumbaGlue:
         words[StoreWord.COSINE : StoreWord.HALF] = map(_at, (place.cos, place.sin))
         words[StoreWord.HALF], words[StoreWord.INTERLEAVED] = place.cos.shape[1], int(place.interleaved)
         words[StoreWord.ROWS], words[StoreWord.CACHE] = at.ctypes.data, lies.ctypes.data
-        run(attention.rope_and_store_kv[self._pool.dtype].address, words, self._threads)
+        run(rope_and_store_kv[self._pool.dtype].address, words, self._threads)
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
         """See ``Glue``; the rows of both lie equally far apart."""

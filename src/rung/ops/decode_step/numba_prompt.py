@@ -8,7 +8,9 @@ import numpy as np
 
 from rung.formats.codec import Floats
 from rung.kernels.cpu.decode import attention, rows
-from rung.kernels.cpu.decode.attention import AttendWord, StoreWord, score_floats
+from rung.kernels.cpu.decode.attention import AttendWord
+from rung.kernels.cpu.decode.cache_layout import score_floats
+from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import HeadShape, cache_words
 from rung.kernels.cpu.parallel import run
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
@@ -135,14 +137,14 @@ class PromptReader:
         words[StoreWord.INTERLEAVED] = int(self._weights.frequencies[layer.rope].interleaved)
         words[StoreWord.ROWS] = _address(tables.rows[self._pool.layer(layer.index).group])
         words[StoreWord.CACHE] = _address(self._caches[layer.index])
-        run(attention.rope_and_store_kv[self._pool.dtype].address, words, self._threads)
+        run(rope_and_store_kv[self._pool.dtype].address, words, self._threads)
 
     def _attend(self, layer: LayerWeights, q: Floats, tables: BatchTables, count: int) -> Floats:
         """Return what the queries gather, [T, heads * head_dim]."""
         shape, group = self._shape, self._shape.heads // self._shape.kv_heads
         out = np.empty((count, shape.heads * shape.head_dim), np.float32)
         seen = int(tables.rows[self._pool.layer(layer.index).group][:, 0].max()) + 1
-        scores = np.empty((self._threads, score_floats(seen)), np.float32)
+        scores = np.empty((self._threads, score_floats(seen, shape.head_dim)), np.float32)
         words = [0] * len(AttendWord)
         words[AttendWord.KV_HEADS], words[AttendWord.GROUP] = shape.kv_heads, group
         words[AttendWord.FEW] = attention.heads_at_once(shape.kv_heads, group, count, self._threads)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rung.kernels.cpu.decode import step
 from rung.kernels.cpu.decode.adapter_table import AdapterTable
-from rung.kernels.cpu.decode.attention import score_floats
+from rung.kernels.cpu.decode.cache_layout import score_floats
 from rung.kernels.cpu.decode.step_program import (
     After,
     Before,
@@ -46,7 +46,7 @@ class _Memory:
 
     def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
         shape = weights.shape
-        self.scores = floats(threads * score_floats(pool.context)).reshape(threads, -1)
+        self.scores = floats(threads * score_floats(pool.context, shape.head_dim)).reshape(threads, -1)
         self._keep: list[Floats] = []
         self.embedded = self._array(shape.hidden)
         self.states, self.normed, self.added = (self._rows(shape.hidden) for _ in range(3))

@@ -74,7 +74,8 @@ class Attend(Protocol):
 
 class LayerLayout(NamedTuple):
     """How a layer lies in a cache: the group whose block tables name its blocks, and bytes in a block: before the
-    layer, from its keys to its values, between its heads, and between positions."""
+    layer, from its keys to its values, between its heads, and between positions (in q8_0 of values alone:
+    ``rung.kernels.cpu.decode.attend_q8_0``)."""
 
     group: int
     offset: int
@@ -84,8 +85,8 @@ class LayerLayout(NamedTuple):
 
 
 class Pool(Protocol):
-    """The memory of caches: blocks of ``block`` positions, f32 or f16, which sequences of up to ``context`` tokens
-    take.
+    """The memory of caches: blocks of ``block`` positions, f32, f16 or q8_0, which sequences of up to ``context``
+    tokens take.
 
     Layers that see the same positions on the same device are a group, and have a block table of a sequence in common.
     """
@@ -186,8 +187,8 @@ class Parts(Protocol):
     def vector(self, role: str) -> Floats:
         """A norm's weight or a bias: f32, one dimension."""
 
-    def attention(self, layer: int) -> Attend:
-        """The attention of a layer, for one query and for many."""
+    def attention(self, layer: int) -> Attend | None:
+        """The attention of a layer, for one query and for many; None for a cache that only whole steps read."""
 
     def device(self, layer: int) -> str:
         """torch's name of where that layer computes."""

@@ -56,7 +56,7 @@ class LayerWeights:
     inputs: tuple[Biased, ...]
     q_norm: Floats | None
     k_norm: Floats | None
-    attend: Attend
+    attend: Attend | None
     output: Biased
     attention_post_norm: Floats | None
     mlp_norm: Floats

@@ -71,7 +71,10 @@ def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -
             (),
             [f"--prompt-tokens {context}", f"--context {prompt}"],
         )
-    request = Request(memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt)
+    asked = None if question.cache_type == "auto" else question.cache_type
+    request = Request(
+        memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt, cache_type=asked
+    )
     return Case(kitchens, outline, question, request, context, sequence)
 
 

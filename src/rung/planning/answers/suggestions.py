@@ -14,7 +14,7 @@ from rung.hardware.select import Group
 from rung.models.lookup import name_of
 from rung.planning.check_result import Question, Relaxation
 from rung.planning.gguf_mixtures import Mixture, storage
-from rung.planning.placement import Arrangement, arrange
+from rung.planning.placement import Arrangement, arrange, arrangements
 from rung.planning.request import Request
 from rung.planning.weight_plan import Storage, storage_name
 from rung.planning.weight_plan_cache import WeightPlanCache
@@ -92,7 +92,7 @@ def _command(kitchen: WeightPlanCache, request: Request, **changed: str | int | 
     asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
     memory = {"memory": ",".join(budget_text(name, count) for name, count in request.memory.items()) or None}
     several = {"parallel": request.batch} if request.batch > 1 else {}
-    options = asked | {"context": request.context} | several | memory | changed
+    options = asked | {"context": request.context, "cache-type": request.cache_type} | several | memory | changed
     given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
     command = "rung plan" if several and typed.command == "rung run" else typed.command
     return " ".join([command, quoted(typed.model or name_of(kitchen.subject.path)), *given])
@@ -122,11 +122,7 @@ def more_memory(
 
 
 def _fits(kitchen: WeightPlanCache, format: Storage, groups: Groups, request: Request, context: int) -> bool:
-    return any(
-        arrange(kitchen, format, group, request, context, packed).over <= 0
-        for group in groups
-        for packed in ((True,) if kitchen.subject.borrowed else (True, False))
-    )
+    return any(arrangements(kitchen, format, group, request, context)[-1].over <= 0 for group in groups)
 
 
 def fewer_sequences(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
@@ -184,7 +180,8 @@ def _shorter_with_more(
     alone = [device for device in devices if device.id == closest.placements[0].device]
     if context <= SMALLEST_CONTEXT or not request.memory or len(closest.placements) > 1:
         return []
-    shortest = arrange(kitchen, closest.storage, alone, request, SMALLEST_CONTEXT, closest.packed).placements[0].memory
+    stored = replace(request, cache_type=closest.cache_dtype) if closest.cache_dtype == "q8_0" else request
+    shortest = arrange(kitchen, closest.storage, alone, stored, SMALLEST_CONTEXT, closest.packed).placements[0].memory
     budget = int(tenths(shortest.most) * 2**30)
     if budget >= min(closest.placements[0].memory.most, alone[0].budget):
         return []

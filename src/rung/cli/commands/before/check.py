@@ -98,6 +98,7 @@ def check(
     memory: options.Memory = None,
     context: _Context = None,
     batch: _Batch = 1,
+    cache_type: options.CacheType = None,
     prompt_tokens: _Prompt = None,
     fits: _Fits = False,
     training: _Training = None,
@@ -133,6 +134,7 @@ def check(
         rank=rank,
         sequence=sequence,
         prompt_tokens=prompt_tokens,
+        cache_type=cache_type,
     )
     one = {"--fits": fits, "--training": training, "--trace": trace, "--details": details, "--html": html}
     if not models:

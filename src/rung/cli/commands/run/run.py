@@ -157,6 +157,7 @@ def run(
     adapter: options.Adapter = None,
     draft: options.Draft = None,
     prefix_cache: options.PrefixCache = None,
+    cache_type: options.CacheType = None,
     max_tokens: _Max = None,
     temperature: _Temperature = None,
     top_k: _TopK = None,
@@ -189,21 +190,17 @@ def run(
     if top_logprobs is not None and not json:
         raise UsageError("--top-logprobs shows nothing without --json.", (), ["--json"])
     path, starter = fetching.model_to_run(model, yes, offline, quiet or json)
-    typed = Typed(model=model or "", device=device, software=software)
+    typed, adapters = Typed(model=model or "", device=device, software=software), tuple(adapter or ())
     request = RunOptions(
         model=path,
         prompt=_prompt(model, prompt, raw, json, quiet or json),
         load=LoadOptions(
-            format,
-            device,
-            memory,
-            context,
-            threads,
+            *(format, device, memory),
+            *(context, threads),
             offline,
             revision,
-            tuple(adapter or ()),
-            draft,
-            prefix_cache,
+            adapters,
+            *(draft, prefix_cache, cache_type),
             typed,
         ),
         generation=GenerationOptions(

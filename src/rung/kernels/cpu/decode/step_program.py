@@ -12,7 +12,9 @@ import numpy.typing as npt
 from rung.kernels.cpu import chunks, nodes, target
 from rung.kernels.cpu.decode import attention, step
 from rung.kernels.cpu.decode.adapter_table import AdapterTable
-from rung.kernels.cpu.decode.attention import AttendWord, CacheWord, StoreWord
+from rung.kernels.cpu.decode.attention import AttendWord
+from rung.kernels.cpu.decode.cache_layout import QUAD, CacheWord
+from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.rows import FILL_WORDS, PrepareWord, prepare_rows
 from rung.kernels.cpu.decode.step import CALL_WORDS, SEGMENT_WORDS, LinearWord, SegmentWord
 from rung.kernels.cpu.gemm import activations, product
@@ -131,11 +133,14 @@ class Heads:
 
 
 def cache_words(layout: tuple[int, ...], dtype: str, size: int, window: int | None, floats: Floats) -> Words:
-    """Return ``attention.CacheWord`` of a layer; ``layout`` has the first five of them."""
+    """Return ``CacheWord`` of a layer; ``layout`` has the first five of them."""
     words = np.zeros(len(CacheWord), np.int64)
     words[: len(layout)] = layout
     words[CacheWord.SIZE], words[CacheWord.WINDOW] = size, window or 0
     words[CacheWord.FLOATS], words[CacheWord.ATTEND] = address(floats), attention.attend_rows[dtype].address
+    if dtype == "q8_0":
+        words[CacheWord.QUANTIZE] = activations.quantize("f32").address
+        words[CacheWord.TILE] = min(QUAD, target.level().tile)
     return words
 
 
@@ -254,7 +259,7 @@ class Builder:
         words[AttendWord.RUNS], words[AttendWord.COUNT] = address(runs), address(count)
         words[AttendWord.CACHE] = address(cache)
         self._keep += [heads, cache, rows, runs, count, self.scores]
-        self._steps.append((attention.rope_and_store_kv[dtype].address, store))
+        self._steps.append((rope_and_store_kv[dtype].address, store))
         self._steps.append((attention.attend.address, words))
 
     def program(self) -> Program:

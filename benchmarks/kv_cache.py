@@ -1,0 +1,142 @@
+"""What a cache in q8_0 gives and costs: tokens a second far into a context, memory, and divergence on prose.
+
+    python benchmarks/kv_cache.py MODEL.gguf ... [--depth 4096] [--turns 7] [--llama-cpp BUILD/bin]
+
+Models with a cache of f16 and of q8_0 are loaded into one process and decode in turns, each ``--tokens`` after
+``--depth`` others; a ratio is the median over the turns. ``--llama-cpp`` measures ``llama-bench`` with both caches at
+that depth, too, in turns of its own. The divergence (KL, nats, mean and largest over all positions) is that of
+``tests/data/prose.txt`` from the same model with a cache of f32, as one prompt and token by token. Memory is the peak
+of a process that comes to the end of its context, beside what was planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import rung
+from rung.engine.scheduling.sequence_reader import SequenceReader
+
+TEXT = Path(__file__).parents[1] / "tests" / "data" / "prose.txt"
+TYPES = ("f16", "q8_0")
+MEMORY = """
+import json, sys
+import rung
+from rung.engine.process_memory import peak_memory
+from rung.engine.scheduling.sequence_reader import SequenceReader
+
+path, dtype, context, threads = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5])
+model = rung.load(path, context=context, threads=threads, cache_type=dtype)
+SequenceReader(model.backend).prefill([5 + (11 * at) % 200 for at in range(context)])
+print(json.dumps([model.plan.memory, model.plan.placements[0].memory.most, peak_memory()]))
+"""
+
+
+def speeds(path: Path, given: argparse.Namespace) -> None:
+    """Print tokens a second with both caches, and their ratio."""
+    context = given.depth + given.turns * given.tokens + 8
+    readers = {}
+    for dtype in TYPES:
+        model = rung.load(str(path), context=context, threads=given.threads, cache_type=dtype, device="cpu")
+        readers[dtype] = SequenceReader(model.backend)
+        started = time.perf_counter()
+        readers[dtype].prefill([5 + (11 * at) % 200 for at in range(given.depth)])
+        took = time.perf_counter() - started
+        print(f"{path.stem}, cache {dtype}: a prompt of {given.depth:,} at {given.depth / took:.0f} tokens/s")
+    rates: dict[str, list[float]] = {dtype: [] for dtype in TYPES}
+    for turn in range(given.turns):
+        for dtype in TYPES if turn % 2 else TYPES[::-1]:
+            started = time.perf_counter()
+            for at in range(given.tokens):
+                readers[dtype].step(5 + (7 * at) % 200)
+            rates[dtype].append(given.tokens / (time.perf_counter() - started))
+    ratio = statistics.median(q / f for q, f in zip(rates["q8_0"], rates["f16"], strict=True))
+    words = ", ".join(f"{dtype} {statistics.median(rates[dtype]):.1f} tokens/s" for dtype in TYPES)
+    print(f"{path.stem}, after {given.depth:,} tokens: {words}; q8_0 / f16 {ratio:.2f}", flush=True)
+
+
+def theirs(path: Path, given: argparse.Namespace) -> None:
+    """Print the same of llama.cpp."""
+    rates: dict[str, list[float]] = {dtype: [] for dtype in TYPES}
+    for _ in range(3):
+        for dtype in TYPES:
+            command = [str(given.llama_cpp / "llama-bench"), "-m", str(path), "-p", "0", "-n", "32", "-r", "1"]
+            command += ["-d", str(given.depth), "-ctk", dtype, "-ctv", dtype, "-fa", "1", "-t", str(given.threads)]
+            said = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=True).stdout
+            rates[dtype].append(json.loads(said)[-1]["avg_ts"])
+    ratio = statistics.median(q / f for q, f in zip(rates["q8_0"], rates["f16"], strict=True))
+    words = ", ".join(f"{dtype} {statistics.median(rates[dtype]):.1f} tokens/s" for dtype in TYPES)
+    print(f"{path.stem}, llama.cpp: {words}; q8_0 / f16 {ratio:.2f}", flush=True)
+
+
+def divergences(path: Path, given: argparse.Namespace) -> None:
+    """Print how far the logits of both caches are from those of a cache of f32."""
+    found = {}
+    for dtype in ("f32", *TYPES):
+        model = rung.load(str(path), context=given.prose, threads=given.threads, cache_type=dtype, device="cpu")
+        ids = model.tokenizer.encode(TEXT.read_text(encoding="utf-8"), special=True, bos=True)[: given.prose]
+        with SequenceReader(model.backend) as whole:
+            prompt = whole.logits(ids)
+        with SequenceReader(model.backend) as single:
+            found[dtype] = prompt, np.stack([single.step(token) for token in ids])
+    for dtype in TYPES:
+        for way, which in (("as a prompt", 0), ("token by token", 1)):
+            each = divergence(found["f32"][which], found[dtype][which])
+            same = (found["f32"][which].argmax(-1) == found[dtype][which].argmax(-1)).mean()
+            words = f"KL {each.mean():.2e}, largest {each.max():.2e}, same choice {same:.1%}"
+            print(f"{path.stem}, cache {dtype}, {len(each)} tokens {way}: {words}", flush=True)
+
+
+def divergence(wanted: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """Return the KL divergence of each position, in nats."""
+    first, second = (log_softmax(logits.astype(np.float64)) for logits in (wanted, got))
+    found: np.ndarray = (np.exp(first) * (first - second)).sum(-1)
+    return found
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the logarithms of probabilities."""
+    apart = logits - logits.max(-1, keepdims=True)
+    found: np.ndarray = apart - np.log(np.exp(apart).sum(-1, keepdims=True))
+    return found
+
+
+def memory(path: Path, given: argparse.Namespace) -> None:
+    """Print the memory that is planned, and taken at the end of a context, with both caches."""
+    for dtype in TYPES:
+        command = [sys.executable, "-c", MEMORY, str(path), dtype, str(given.depth), str(given.threads)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        planned, most, taken = (value / 2**20 for value in json.loads(said.splitlines()[-1]))
+        words = f"{planned:.0f} MB planned (at most {most:.0f}), {taken:.0f} taken, {taken / planned - 1:+.1%}"
+        print(f"{path.stem}, cache {dtype}, {given.depth:,} tokens: {words}", flush=True)
+
+
+def main() -> None:
+    """Measure every file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--depth", type=int, default=4096)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prose", type=int, default=1024, help="tokens of prose")
+    parser.add_argument("--llama-cpp", type=Path)
+    parser.add_argument("--only", choices=("speed", "divergence", "memory"), action="append")
+    given = parser.parse_args()
+    measured = {"speed": speeds, "divergence": divergences, "memory": memory}
+    for path in given.models:
+        for name in given.only or measured:
+            measured[name](path, given)
+            if name == "speed" and given.llama_cpp:
+                theirs(path, given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""A cache in q8_0: how it is written, and attention of a few query rows over it.
+
+32 values of a key or a value are signed bytes and a float16 that they are multiplied with, the same as
+``rung.formats`` makes of them. A head has them in the order in which they are multiplied:
+
+- Keys lie as ``pack.layouts.Q8_0`` packs rows of weights: of 16 positions and 32 values 16 scales, then the bytes.
+  Queries are quantized as activations are, and the products are the integer ones of ``gemm.microkernel``.
+- Values are rows of bytes, one for each position of the block. Behind them, for each 32 values of a head, stand the
+  scales of all positions: these are multiplied with the weights of the positions, 16 at a time, and the bytes, widened
+  in registers, with that.
+
+Both take 17 bytes for 16 values. Heads have a multiple of 32 values.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from rung.kernels.cpu.compiled import OPTIONS, kernel
+from rung.kernels.cpu.decode.cache_layout import (
+    BLOCK,
+    FLOATS,
+    HEAD,
+    LAYER,
+    QUANTIZE,
+    SIZE,
+    TILE,
+    VALUES,
+    WINDOW,
+    ask_for,
+    clear_rows,
+    divide_rows,
+    weigh_rows,
+)
+from rung.kernels.cpu.gemm.microkernel import multiply_groups
+from rung.kernels.isa.codes import signed, smaller, whole
+from rung.kernels.isa.generic import (
+    add,
+    larger,
+    load,
+    load_half,
+    multiply,
+    read_float,
+    read_int,
+    spread,
+    store,
+    write_float,
+)
+from rung.kernels.isa.registers import largest_magnitude, store_low_bytes
+from rung.kernels.isa.rows import mix, store_columns
+from rung.kernels.isa.scalar import call_address, write_half
+
+_HALF, _ONE, _MOST = np.float32(0.5), np.float32(1.0), np.float32(127.0)
+#: The smallest number that float16 holds with all its bits, and the steps between smaller ones.
+_NORMAL, _STEPS, _STEP = np.float32(2.0**-14), np.float32(2.0**24), np.float32(2.0**-24)
+#: Bytes of 16 keys and 32 values: scales, then codes.
+_UNIT, _CODES = 544, 32
+#: Bytes of a quantized query for 32 values: the codes, their scale and their sum.
+_QUERY = 40
+#: Positions whose weights are multiplied with scales at a time.
+_PIECE = 64
+
+
+@numba.njit(**OPTIONS)
+def _factor(values, scale):
+    """Write the float16 scale of 32 values, rounded up where float16 is coarse; what gives their codes."""
+    size = largest_magnitude(load(values), load(values + 64)) / _MOST
+    if size < _NORMAL:
+        steps = size * _STEPS
+        count = np.int64(steps)
+        size = np.float32(count + (count < steps)) * _STEP
+    write_half(scale, size)
+    return np.float32(0) if size == 0 else _ONE / size
+
+
+@numba.njit(**OPTIONS)
+def _codes(values, factor):
+    """16 codes, rounded half away from zero as ``rung.formats`` does."""
+    y = multiply(load(values), spread(factor))
+    y = add(y, signed(spread(_HALF), y))
+    return whole(smaller(larger(y, spread(-_MOST)), spread(_MOST)))
+
+
+@numba.njit(**OPTIONS)
+def write_key(head, at, key, size):
+    """Write a key to position ``at`` of a head in a block."""
+    unit = head + at // 16 * 17 * size
+    for j in range(0, 4 * size, 128):
+        factor = _factor(key + j, unit + 2 * (at % 16))
+        for part in range(2):
+            place = unit + _CODES + 256 * part + 4 * (at % 16)
+            store_columns(place, _codes(key + j + 64 * part, factor))
+        unit += _UNIT
+
+
+@numba.njit(**OPTIONS)
+def write_value(head, block, at, value, size):
+    """Write a value to position ``at`` of the ``block`` positions of a head."""
+    scale = head + block * size + 2 * at
+    for j in range(0, size, 32):
+        factor = _factor(value + 4 * j, scale)
+        for part in range(0, 32, 16):
+            store_low_bytes(head + at * size + j + part, _codes(value + 4 * (j + part), factor))
+        scale += 2 * block
+
+
+@numba.njit(**OPTIONS)
+def _quantize(query, apart, rows, panels, tile, size, scale, kernel):
+    """Quantize queries, ``tile`` to a panel, and multiply their scales by ``scale``."""
+    units = size // 32
+    for first in range(0, rows, tile):
+        count = min(tile, rows - first)
+        call_address(kernel, (query + apart * first, apart, count, panels, tile, 1, 128, 0, units, 0))
+        for _ in range(units):
+            for number in range(count):
+                at = panels + 32 * tile + 4 * number
+                write_float(at, read_float(at) * scale)
+            panels += _QUERY * tile
+
+
+@numba.njit(**OPTIONS)
+def _scores(panels, tile, key, size, out, row, rows, count, ahead):
+    """Products of queries with ``count`` keys, up to whole groups of 16; memory ``ahead`` bytes on is asked for."""
+    units, group = size // 32, 17 * size
+    for s in range(0, count, 16):
+        ask_for(key + ahead, group)
+        for first in range(0, rows, tile):
+            panel, to, left = panels + first * units * _QUERY, out + row * first + 4 * s, rows - first
+            if tile == 1:
+                multiply_groups("q8_0", 1, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+            elif tile == 2:
+                multiply_groups("q8_0", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+            else:
+                multiply_groups("q8_0", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        key += group
+
+
+@numba.njit(**OPTIONS)
+def _scale_weights(weights, row, rows, scales, count, out):
+    """Weights times the scales of 32 values: rows of ``_PIECE``."""
+    for number in range(rows):
+        for s in range(0, count, 16):
+            scaled = multiply(load(weights + row * number + 4 * s), load_half(scales + 2 * s))
+            store(out + 4 * (_PIECE * number + s), scaled)
+
+
+@numba.njit(**OPTIONS)
+def _mix(value, size, scales, block, weights, row, rows, count, out, apart, ahead, scaled):
+    """Add up to ``_PIECE`` values times the weights to the results, 32 dimensions of all rows at a time."""
+    for j in range(0, size, 32):
+        _scale_weights(weights, row, rows, scales, count, scaled)
+        if rows == 1:
+            mix(value + j, size, scaled, 4 * _PIECE, count, out + 4 * j, apart, ahead, None, 1, 2)
+        elif rows == 2:
+            mix(value + j, size, scaled, 4 * _PIECE, count, out + 4 * j, apart, ahead, None, 2, 2)
+        elif rows == 3:
+            mix(value + j, size, scaled, 4 * _PIECE, count, out + 4 * j, apart, ahead, None, 3, 2)
+        else:
+            mix(value + j, size, scaled, 4 * _PIECE, count, out + 4 * j, apart, ahead, None, 4, 2)
+        scales += 2 * block
+
+
+@kernel(11)
+def attend_q8_0(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+    """Attention over a cache in q8_0; see ``attend_rows``."""
+    block, size, window = read_int(cache + BLOCK), read_int(cache + SIZE), read_int(cache + WINDOW)
+    floats, group = read_int(cache + FLOATS), 17 * size
+    at = read_int(cache + LAYER) + head * read_int(cache + HEAD)
+    start = max(0, position + 1 - window) // 16 * 16 if window > 0 else 0
+    end = position + step * (rows - 1) + 1
+    wide = (end - start + 15) // 16 * 16
+    row = 4 * wide
+    panels = scores + rows * row + 64
+    tile = min(4 if rows == 3 else rows, read_int(cache + TILE))
+    _quantize(query, apart, rows, panels, tile, size, read_float(floats + 4), read_int(cache + QUANTIZE))
+    scaled = panels + 4 * _QUERY * (size // 32)
+    values = at + read_int(cache + VALUES)
+    first_value = read_int(table + 8 * (start // block)) + values + start % block * size
+    s = start
+    while s < end:
+        count = min(end - s, block - s % block)
+        key = read_int(table + 8 * (s // block)) + at + s % block // 16 * group
+        after = read_int(table + 8 * (s // block + 1)) + at if s + count < end else first_value
+        _scores(panels, tile, key, size, scores + 4 * (s - start), row, rows, count, after - key)
+        s += count
+    weigh_rows(scores, row, rows, position, step, start, window, wide, read_float(floats + 8))
+    clear_rows(out, out_apart, rows, size)
+    s = start
+    while s < end:
+        count = min(end - s, block - s % block, _PIECE)
+        first = read_int(table + 8 * (s // block)) + values
+        value, scales = first + s % block * size, first + block * size + 2 * (s % block)
+        after = read_int(table + 8 * (s // block + 1)) + values if s // block < (end - 1) // block else value
+        weights = scores + 4 * (s - start)
+        _mix(value, size, scales, block, weights, row, rows, count, out, out_apart, after - value, scaled)
+        s += count
+    divide_rows(out, out_apart, rows, size, scores + rows * row)

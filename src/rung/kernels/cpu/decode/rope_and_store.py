@@ -1,0 +1,107 @@
+"""Norm and rotate queries and keys of a batch, and write keys and values into the cache."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numba
+import numpy as np
+
+from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
+from rung.kernels.cpu.decode.attend_q8_0 import write_key, write_value
+from rung.kernels.cpu.decode.cache_layout import BLOCK, FLOATS, HEAD, LAYER, ROW, SIZE, VALUES
+from rung.kernels.cpu.decode.elementwise import norm, rotate
+from rung.kernels.isa.generic import fetch_add, load, read_float, read_int
+from rung.kernels.isa.rows import row_width, store_row
+
+
+class StoreWord(IntEnum):
+    """Arguments of ``rope_and_store_kv``: the counter, tokens; heads as ``attend`` has them; q, k and v with the bytes
+    between tokens; norms of q and k or 0; cos and sin [tokens, half], pairs that are rotated, whether they are
+    interleaved; the rows, and the words of the cache. A row is the position of a token and its block table, int64."""
+
+    COUNTER, TOKENS, KV_HEADS, GROUP, Q, K, V, Q_APART, K_APART, V_APART, Q_NORM, K_NORM = range(12)
+    COSINE, SINE, HALF, INTERLEAVED, ROWS, CACHE = range(12, 18)
+
+
+_TOKENS, _KV_HEADS, _GROUP, _Q, _K, _V, _Q_APART, _K_APART, _V_APART, _Q_NORM, _K_NORM = (
+    8 * word for word in list(StoreWord)[1:12]
+)
+_COSINE, _SINE, _HALF, _INTERLEAVED, _ROWS, _CACHE = (8 * word for word in list(StoreWord)[12:])
+
+
+@numba.njit(**OPTIONS)
+def _turn(head, weight, size, epsilon, cosine, sine, half, interleaved):
+    """Norm one head, where the model has a norm, and rotate it; in place."""
+    if weight != 0:
+        norm(head, weight, head, size, epsilon)
+    rotate(head, cosine, sine, half, interleaved)
+
+
+@numba.njit(**OPTIONS)
+def _write_row(to, values, size, kind):
+    for j in range(0, size, 16):
+        store_row(to + row_width(kind) * j, load(values + 4 * j), kind)
+
+
+@numba.njit(**OPTIONS)
+def _write(cache, head, at, key, value, kind):
+    """Write a key and its value to position ``at`` of a head in a block; no ``kind`` is q8_0."""
+    size, values = read_int(cache + SIZE), head + read_int(cache + VALUES)
+    if kind is None:
+        write_key(head, at, key, size)
+        write_value(values, read_int(cache + BLOCK), at, value, size)
+    else:
+        row = at * read_int(cache + ROW)
+        _write_row(head + row, key, size, kind)
+        _write_row(values + row, value, size, kind)
+
+
+@numba.njit(**OPTIONS)
+def _rope_and_store_kv(words, kind):
+    cache, kv_heads, group = read_int(words + _CACHE), read_int(words + _KV_HEADS), read_int(words + _GROUP)
+    size, epsilon = read_int(cache + SIZE), read_float(read_int(cache + FLOATS))
+    block, rows = read_int(cache + BLOCK), read_int(words + _ROWS)
+    half, interleaved = read_int(words + _HALF), read_int(words + _INTERLEAVED) != 0
+    units = read_int(words + _TOKENS) * kv_heads
+    while True:
+        unit = fetch_add(words, 1)
+        if unit >= units:
+            break
+        token, kv_head = unit // kv_heads, unit % kv_heads
+        position, table = read_int(rows + 16 * token), read_int(rows + 16 * token + 8)
+        cosine, sine = read_int(words + _COSINE) + 4 * half * token, read_int(words + _SINE) + 4 * half * token
+        at = read_int(words + _Q) + read_int(words + _Q_APART) * token + 4 * size * group * kv_head
+        for head in range(group):
+            _turn(at + 4 * size * head, read_int(words + _Q_NORM), size, epsilon, cosine, sine, half, interleaved)
+        key = read_int(words + _K) + read_int(words + _K_APART) * token + 4 * size * kv_head
+        _turn(key, read_int(words + _K_NORM), size, epsilon, cosine, sine, half, interleaved)
+        to = read_int(table + 8 * (position // block)) + read_int(cache + LAYER) + kv_head * read_int(cache + HEAD)
+        value = read_int(words + _V) + read_int(words + _V_APART) * token + 4 * size * kv_head
+        _write(cache, to, position % block, key, value, kind)
+
+
+@kernel(3)
+def rope_and_store_f32(words, thread, threads):
+    """See ``rope_and_store_kv``."""
+    _rope_and_store_kv(words, np.float32(0))
+
+
+@kernel(3)
+def rope_and_store_f16(words, thread, threads):
+    """See ``rope_and_store_kv``."""
+    _rope_and_store_kv(words, 0)
+
+
+@kernel(3)
+def rope_and_store_q8_0(words, thread, threads):
+    """See ``rope_and_store_kv``."""
+    _rope_and_store_kv(words, None)
+
+
+#: By dtype of the cache: norm and rotate q and k in place, and write k and v into the cache; see ``StoreWord``.
+rope_and_store_kv: dict[str, Kernel] = {
+    "f32": rope_and_store_f32,
+    "f16": rope_and_store_f16,
+    "q8_0": rope_and_store_q8_0,
+}

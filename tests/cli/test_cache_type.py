@@ -1,0 +1,36 @@
+"""``--cache-type`` of the commands that plan or run a language model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo", "--device", "cpu")])
+def test_what_plans_counts_it(rung, command):
+    found = {}
+    for cache_type in ("f16", "q8_0"):
+        answer = json.loads(rung(*command, "--cache-type", cache_type, "--json").out)
+        assert f"cache {cache_type}: as asked" in json.dumps(answer)
+        place = answer["placements"][0] if "placements" in answer else answer["choices"][answer["best"]]
+        found[cache_type] = place["memory"]["kv_cache"]
+    assert 32 * found["q8_0"] == 17 * found["f16"]
+
+
+def test_what_runs_takes_it(rung, tmp_path):
+    asked = json.loads(rung("run", "demo", "hello", "--max-tokens", "3", "--cache-type", "q8_0", "--json").out)
+    assert asked["report"]["rungs"]["decode_step q8_0"] == "numba.step"
+    (tmp_path / "in.txt").write_text("hello\n")
+    done = rung(
+        "batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--cache-type", "q8_0"
+    )
+    assert done.code == 0
+    assert "cache q8_0: as asked" in done.err
+
+
+@pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo"), ("run", "demo", "hello")])
+def test_another_one_is_refused_with_those_that_there_are(rung, command):
+    said = rung(*command, "--cache-type", "q4_0")
+    assert said.code == 2
+    assert "f32, f16, q8_0" in said.err
