@@ -1,6 +1,6 @@
 """What guessing tokens brings: tokens a second with and without, in turns, of equal texts.
 
-    python benchmarks/speculation.py SMOLLM2.gguf [--planted MODEL.gguf] [--draft FORMAT] [--turns 5]
+    python benchmarks/speculation.py [SMOLLM2.gguf] [--planted MODEL.gguf] [--draft FORMAT] [--turns 5]
 
 Edits that copy most of a text are asked of the first model, and a text is drawn that hardly repeats itself.
 ``--draft`` reads the model in another format, as q8_0, and lets the model as it is stored guess for it, with no guesses
@@ -99,7 +99,7 @@ def compare(name: str, model: Any, ids: list[int], most: int, turns: int, make: 
 def main() -> None:
     """Measure edits, random text and planted guesses."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", help="without it planted guesses alone are measured")
     parser.add_argument("--planted")
     parser.add_argument("--acceptance", type=float, default=0.7)
     parser.add_argument("--draft", metavar="FORMAT")
@@ -107,7 +107,7 @@ def main() -> None:
     given = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} at the start, {given.turns} turns")
     chance = random.Random(2)
-    if not given.draft:
+    if given.model and not given.draft:
         model: Any = rung.load(given.model, context=1024)
         for edit in EDITS:
             text = model.tokenizer.encode(f"<|im_start|>user\n{edit}{TEXT}<|im_end|>\n<|im_start|>assistant\n")

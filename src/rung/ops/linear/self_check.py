@@ -8,7 +8,7 @@ import numpy as np
 
 from rung import formats
 from rung.core.types import Case, Rung
-from rung.ops.linear.tolerance import tolerance
+from rung.ops.linear.tolerance import rounding, tolerance
 from rung.ops.proof import OUT, as_tensor, columns_of, compare, weights
 
 
@@ -27,7 +27,9 @@ def check(rung: Rung, case: Case, place: str) -> str:
             got = implementation.multiply(state, x)
         else:
             got = implementation.apply(state, as_tensor(x, place)).cpu().numpy()
-        reason = compare(got, want, sizes / math.sqrt(columns), tolerance(rung.name, case.format, case.dtype))
+        kind = rung.name, case.format, case.dtype
+        allowed = tolerance(*kind) * sizes / math.sqrt(columns) + rounding(*kind) * np.abs(want)
+        reason = compare(got, want, allowed, 1.0)
         if reason:
             return f"{rows} rows: {reason}"
     return ""

@@ -17,6 +17,9 @@ _SPREAD = {"int8": 0.0055, "codebook": 0.009, "f32": 2e-6, "bf16": 0.0025, "f16"
 #: Deviations that no value of a correct product passes: one in 10^9 of Gaussian errors would.
 _DEVIATIONS = 6.0
 
+#: Half a unit in the last place of a result, as a share of it: deviations do not tell how a large one is rounded.
+_ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11}
+
 #: Largest relative error of the scale of all products together.
 SCALE = 0.002
 
@@ -32,6 +35,11 @@ def _computes_in(rung: str, format: str, dtype: str) -> str:
 def spread(rung: str, format: str, dtype: str) -> float:
     """The standard deviation of the error of a rung, in the unit of the module; a row may have one and a half."""
     return _SPREAD[_computes_in(rung, format, dtype)]
+
+
+def rounding(rung: str, format: str, dtype: str) -> float:
+    """The largest error of a result by its own rounding, as a share of it."""
+    return _ROUNDING.get(_computes_in(rung, format, dtype), 0.0)
 
 
 def tolerance(rung: str, format: str, dtype: str) -> float:
