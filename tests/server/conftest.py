@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from rung.engine.load import load
+from tests.cli.conftest import rung  # noqa: F401 - a fixture
+
 #: Seconds until a server must answer: the first one of a version compiles and proves kernels.
 START_SECONDS = 90.0
 
@@ -122,9 +125,13 @@ def server(_cache, tmp_path_factory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def model(_cache):
     """The demo in this process: what the server must answer."""
-    import rung
+    return load("demo", device="cpu")
 
-    return rung.load("demo", device="cpu")
+
+@pytest.fixture(scope="session")
+def endless(model) -> dict[str, float]:
+    """Biases with which no answer of the demo ends by itself."""
+    return {str(token): -100 for token in {*model.card.end_tokens, *model.tokenizer.end_tokens}}
 
 
 @pytest.fixture

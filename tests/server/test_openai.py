@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 
+import numpy as np
 import openai
 import pytest
 
@@ -222,10 +224,10 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(server, model):
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_an_answer_ends_with_its_client(server, streams):
+def test_an_answer_ends_with_its_client(server, endless, streams):
     """Within a step or a few: an answer to its end would take the whole context."""
-    body = b'{"prompt": "the", "max_tokens": 480, "n": 8, "temperature": 1, "logit_bias": {"1": -100}, "stream": %s}'
-    body = body % (b"true" if streams else b"false")
+    options = {"prompt": "the", "max_tokens": 480, "n": 8, "temperature": 1, "logit_bias": endless}
+    body = json.dumps({**options, "stream": streams}).encode()
     before = server.metric("rung_tokens_predicted_total")
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -235,3 +237,35 @@ def test_an_answer_ends_with_its_client(server, streams):
             assert time.monotonic() < until
     server.wait_idle()
     assert server.metric("rung_tokens_predicted_total") == before  # none of them ended by itself
+
+
+@pytest.mark.parametrize("as_ids", [True, False])
+def test_an_echo_has_the_log_probabilities_of_the_prompt(openai_client, model, as_ids):
+    """As lm-eval asks for log-likelihoods: token ids, echo, one token; by the logits of the model itself."""
+    text = "the model runs on the GPU"
+    ids = model.tokenizer.encode(text)
+    logits = np.asarray(model.logits(ids), np.float64)
+    expected = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
+    expected -= logits.max(1, keepdims=True)
+    answer = openai_client.completions.create(
+        model="demo", prompt=ids if as_ids else text, max_tokens=1, logprobs=2, echo=True, temperature=0
+    )
+    found = answer.choices[0].logprobs
+    assert len(found.token_logprobs) == len(ids) + 1
+    assert (found.token_logprobs[0], found.top_logprobs[0]) == (None, None)
+    for place, token in enumerate(ids[1:], 1):
+        assert found.token_logprobs[place] == pytest.approx(expected[place - 1, token], abs=1e-4)
+        assert max(found.top_logprobs[place].values()) == pytest.approx(expected[place - 1].max(), abs=1e-4)
+    assert answer.choices[0].text.endswith("".join(model.generate(text, raw=True, max_tokens=1)))
+    assert text in answer.choices[0].text
+    streamed = openai_client.completions.create(
+        model="demo", prompt=[text, "a"], max_tokens=3, echo=True, n=2, stream=True
+    )
+    whole = openai_client.completions.create(model="demo", prompt=[text, "a"], max_tokens=3, echo=True, n=2)
+    pieces = ["", "", "", ""]
+    for chunk in streamed:
+        for choice in chunk.choices:
+            pieces[choice.index] += choice.text
+    assert pieces == [choice.text for choice in whole.choices]
+    alone = openai_client.completions.create(model="demo", prompt=text, max_tokens=0, echo=True)
+    assert (alone.choices[0].text, alone.usage.completion_tokens) == (text, 0)

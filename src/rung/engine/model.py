@@ -23,7 +23,7 @@ from rung.engine.generation import Generation
 from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
 from rung.engine.scheduling.adapters import Adapters
 from rung.engine.scheduling.scheduler import Scheduler
-from rung.engine.scheduling.sequence import LogitSequence, TokenSequence
+from rung.engine.scheduling.sequence import LogitSequence, LogprobSequence, TokenSequence
 from rung.engine.stream import TextStream
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats.codec import Floats
@@ -203,6 +203,26 @@ class Model:
         if len(ids) > self.backend.context:
             raise self._too_long(len(ids))
         sequence = LogitSequence(ids, self.backend.vocabulary)
+        self._compute(sequence, adapter)
+        if find_spec("torch") is None:
+            return sequence.logits
+        result: Tensor = import_whole("torch").from_numpy(sequence.logits)
+        return result
+
+    def logprobs(self, ids: Sequence[int], top: int = 0, adapter: str | None = None) -> list[dict[str, Any]]:
+        """Return the log probability of each of the token ids after those before it, and of the ``top`` likeliest.
+
+        Entries are those of ``result["logprobs"]``; the first token's is None. Raises as ``logits``.
+        """
+        check_ids(ids, self.backend.vocabulary)
+        if len(ids) > self.backend.context:
+            raise self._too_long(len(ids))
+        sequence = LogprobSequence(ids, top)
+        self._compute(sequence, adapter)
+        return [logprob_entry(each, self.tokenizer.piece) for each in sequence.found]
+
+    def _compute(self, sequence: LogitSequence | LogprobSequence, adapter: str | None) -> None:
+        """Compute a sequence to its end. Raises what ends it otherwise."""
         sequence.adapter = self._adapter(adapter)
         self.scheduler.add(sequence)
         try:
@@ -212,10 +232,6 @@ class Model:
             self.scheduler.cancel(sequence)
         if sequence.error is not None:
             raise sequence.error
-        if find_spec("torch") is None:
-            return sequence.logits
-        result: Tensor = import_whole("torch").from_numpy(sequence.logits)
-        return result
 
     def generate(
         self, prompt: str | Sequence[int], *, system: str | None = None, raw: bool = False, **options: Any

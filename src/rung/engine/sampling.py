@@ -302,6 +302,22 @@ def likeliest(logits: npt.NDArray[np.float32]) -> list[Chosen]:
     return found
 
 
+def logprob_of(logits: npt.NDArray[np.float32], token: int, top: int) -> Chosen:
+    """Return a token with its log probability by a row of logits [vocabulary], and the ``top`` likeliest ones.
+
+    Raises ``DeviceError`` for logits that are no numbers.
+    """
+    values = logits.astype(np.float64)
+    highest = values.max()
+    if not math.isfinite(highest):
+        raise refusal(Chosen(error="not-numbers"))
+    base = highest + math.log(np.exp(values - highest).sum())
+    likely = np.argsort(-values, kind="stable")[:top] if top else ()
+    return Chosen(
+        token, "", float(values[token] - base), tuple((int(each), float(values[each] - base)) for each in likely)
+    )
+
+
 def refusal(chosen: Chosen) -> DeviceError | UsageError:
     """Return the error of a row that has one."""
     if chosen.error == "nothing-allowed":

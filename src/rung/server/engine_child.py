@@ -28,6 +28,7 @@ from rung.server.protocol import (
     Cancel,
     Counts,
     Delta,
+    Echo,
     Failed,
     Finished,
     Generate,
@@ -149,8 +150,15 @@ class EngineChild:
                 generation = model.start(ids, goes_on=not chats, choice=choice, **options)
                 request.answers.append(_Answer(request, number * message.n + choice, generation))
         if not request.cancelled:
-            self._channel.send(Started(message.id, sum(map(len, prompts))))
+            echoes = [self._echo(message, number, ids) for number, ids in enumerate(prompts)] if message.echo else []
+            self._channel.send(Started(message.id, sum(map(len, prompts)), echoes))
             self._ready.put(request)
+
+    def _echo(self, message: Generate, number: int, ids: list[int]) -> Echo:
+        """Return a prompt as it was given, with the log probabilities of its tokens where they are asked for."""
+        given, top = message.prompts[number], message.prompt_logprobs
+        text = given if isinstance(given, str) else self._model.tokenizer.decode(ids, special=True)
+        return Echo(text, None if top is None else self._model.logprobs(ids, top))
 
     def compute(self) -> None:
         """Compute answers for ever."""

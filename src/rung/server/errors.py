@@ -29,7 +29,10 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Return the headers that go with it."""
-        return {"retry-after": str(self.retry_after)} if self.retry_after else {}
+        found = {"retry-after": str(self.retry_after)} if self.retry_after else {}
+        if self.status in (408, 413):
+            found["connection"] = "close"  # what comes of the body is no request
+        return found
 
 
 #: Words of OpenAI and of Anthropic for a status.

@@ -40,6 +40,8 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     options: dict[str, Any] = {}
     n: int = 1
     owner: str = ""
+    echo: bool = False
+    prompt_logprobs: int | None = None
 
     @property
     def answers(self) -> int:
@@ -106,11 +108,19 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     model: ModelInfo
 
 
+class Echo(msgspec.Struct, frozen=True):
+    """A prompt as it stands before its answers: text, and entries of its tokens where they were asked for."""
+
+    text: str
+    logprobs: list[dict[str, Any]] | None = None
+
+
 class Started(msgspec.Struct, tag=True, frozen=True):
-    """A request is understood: its prompts have so many tokens in all."""
+    """A request is understood: its prompts have so many tokens in all. ``echoes`` are of each prompt, with ``echo``."""
 
     id: int
     prompt_tokens: int
+    echoes: list[Echo] = []
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):

@@ -17,12 +17,15 @@ from rung.server import gate
 from rung.server.admission import MOST_WAITING, Admission
 from rung.server.api import ENDPOINTS
 from rung.server.app import App
+from rung.server.connection import Protocol
 from rung.server.engine_client import EngineClient
 from rung.server.protocol import Load
 from rung.server.service import Service
 
 #: Bytes of the head of a request at most.
 _MOST_HEAD = 2**16
+#: Connections at once; a process may often have 1,024 files.
+_MOST_CONNECTIONS = 512
 #: Seconds that answers have to end after SIGTERM, and after Ctrl-C.
 DRAIN_SECONDS, _STOP_SECONDS = 30, 1
 
@@ -70,6 +73,23 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def http_config(app: App, drain: int = DRAIN_SECONDS) -> uvicorn.Config:
+    """Return how uvicorn serves an application: heads and connections have limits, and nothing is written to a log."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=_MOST_HEAD,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=drain,
+    )
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server, whose signals are ``serve``'s."""
 
@@ -107,18 +127,7 @@ async def _serve(
     service = Service(engines, Admission(settings.most_waiting, shared=len(keys) > 1))
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS)
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=_MOST_HEAD,
-        timeout_graceful_shutdown=settings.drain,
-    )
+    config = http_config(app, settings.drain)
     server = _Server(config)
     _stop_by_signals(server, config)
     http = asyncio.create_task(server.serve([listener]))

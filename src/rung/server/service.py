@@ -14,7 +14,7 @@ from rung.server.engine_client import EngineClient, Event
 from rung.server.errors import ApiError, ErrorStyle, openai_error
 from rung.server.http import unless_gone
 from rung.server.metrics import Totals
-from rung.server.protocol import Delta, Finished, Generate, Started
+from rung.server.protocol import Delta, Echo, Finished, Generate, Started
 
 
 @dataclass
@@ -51,13 +51,14 @@ class Answers:
         self.model, self.created = model, int(time.time())
         #: Tokens of the prompts; known when ``begin`` has returned.
         self.prompt_tokens = 0
+        self.echoes: list[Echo] = []
         self._events, self._ticket, self._totals = events, ticket, totals
 
     async def begin(self) -> None:
         """Wait until the request is understood. Raises ``ApiError``."""
         started = await anext(self._events)
         assert isinstance(started, Started)
-        self.prompt_tokens = started.prompt_tokens
+        self.prompt_tokens, self.echoes = started.prompt_tokens, started.echoes
 
     async def __aiter__(self) -> AsyncGenerator[Delta | Finished]:
         async for event in self._events:

@@ -105,7 +105,7 @@ class EncoderModel(Model):
             code="architecture-unsupported",
         )
 
-    generate = chat = start = chat_ids = chat_text = prompt_ids = generate_many = logits = _refuse
+    generate = chat = start = chat_ids = chat_text = prompt_ids = generate_many = logits = logprobs = _refuse
 
 
 def _lengths(ids: Sequence[Sequence[int]], places: Sequence[int]) -> list[int]:

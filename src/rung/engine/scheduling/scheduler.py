@@ -353,7 +353,7 @@ class Scheduler:
         """
         if not self._backend.same_bytes and sequence.shares:
             left = max(min(left, sequence.prompt - sequence.computed), 1)
-        return self._backend.chunk(left)
+        return self._backend.chunk(min(left, sequence.most_rows) if sequence.most_rows else left)
 
     def _rows_beside(self, others: int) -> int:
         """Return how many rows of prompts a step may have so that ``others`` have their tokens in time."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rung.engine.sampling import Sampler, refusal
+from rung.engine.sampling import Sampler, logprob_of, refusal
 from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.scheduling.speculation import Guesser
 from rung.formats.codec import Floats
@@ -40,6 +40,8 @@ class Sequence:
 
     #: Whether keys and values of earlier sequences may be used.
     shares = True
+    #: Tokens that are read together at most, since the logits of each take room; 0: as many as the backend takes.
+    most_rows = 0
     #: What guesses the next tokens, if anything does.
     guesser: Guesser | None = None
     #: What changes the weights for it; None where it names no adapter.
@@ -197,6 +199,34 @@ class LogitSequence(Sequence):
         end = outcome.start + len(outcome.logits)
         self.logits[outcome.start : end] = outcome.logits
         if end == len(self.ids):
+            self.end("end")
+        return 0
+
+
+class LogprobSequence(Sequence):
+    """A sequence of which the log probability of each token after the first is computed, with ``top`` likeliest.
+
+    ``found`` has a ``Chosen`` for each token; the first one has no log probability, since nothing comes before it.
+    """
+
+    shares = False
+    most_rows = 32
+
+    def __init__(self, ids: Many[int], top: int) -> None:
+        super().__init__(ids)
+        self._top = top
+        self.found = [Chosen(token) for token in self.ids]
+
+    def logits_of(self, count: int) -> int:
+        """Return ``count``: each token's logits are needed."""
+        return count
+
+    def accept(self, outcome: Outcome) -> int:
+        """Keep what the logits say of the tokens that follow. Raises the error of logits that are no numbers."""
+        for place, row in enumerate(outcome.logits, outcome.start + 1):
+            if place < len(self.ids):
+                self.found[place] = logprob_of(row, self.ids[place], self._top)
+        if outcome.start + len(outcome.logits) == len(self.ids):
             self.end("end")
         return 0
 

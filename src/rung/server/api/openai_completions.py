@@ -11,6 +11,7 @@ from starlette.responses import Response
 from rung.server.api.openai_fields import (
     MOST_CHOICES,
     MOST_PROMPTS,
+    MOST_TOKENS,
     REASONS,
     Sampled,
     ends_of,
@@ -20,8 +21,8 @@ from rung.server.api.openai_fields import (
 )
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, event, json_response, read_json
-from rung.server.protocol import Delta, Finished, Generate
-from rung.server.service import Answers, Call, Endpoint
+from rung.server.protocol import Delta, Echo, Finished, Generate
+from rung.server.service import Answers, Call, Choice, Endpoint
 
 _Token = Annotated[int, Meta(ge=0, le=2**31)]
 #: Tokens of an answer where nobody says how many, as OpenAI has it.
@@ -33,6 +34,8 @@ class CompletionRequest(Sampled, kw_only=True):
 
     prompt: str | list[str | _Token | list[_Token]]
     logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] | None = None
+    echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
 
     def prompts(self) -> list[str | list[int]]:
@@ -59,7 +62,13 @@ class CompletionRequest(Sampled, kw_only=True):
             raise ApiError(400, "best_of is not supported beside n.", param="best_of", code="unknown_parameter")
         if self.logprobs is not None:
             options |= {"logprobs": True, "top_logprobs": self.logprobs}
-        return Generate(prompts=self.prompts(), options=options, n=self.n or 1)
+        return Generate(
+            prompts=self.prompts(),
+            options=options,
+            n=self.n or 1,
+            echo=bool(self.echo),
+            prompt_logprobs=self.logprobs if self.echo else None,
+        )
 
 
 async def complete(call: Call) -> Response:
@@ -69,13 +78,12 @@ async def complete(call: Call) -> Response:
     answers = await call.begin(body.model, generate)
     head = {"id": new_id("cmpl"), "object": "text_completion", "created": answers.created, "model": answers.model}
     if body.stream:
-        return Stream(_chunks(answers, head, with_usage), on_close=answers.close)
+        return Stream(_chunks(answers, generate, head, with_usage), on_close=answers.close)
     choices = await call.collect(answers)
     listed = [
         {
             "index": number,
-            "text": choice.text,
-            "logprobs": text_logprobs(choice.logprobs),
+            **_whole(choice, answers.echoes[number // generate.n] if answers.echoes else None),
             "finish_reason": REASONS[choice.end.reason],
         }
         for number, choice in enumerate(choices)
@@ -83,7 +91,17 @@ async def complete(call: Call) -> Response:
     return json_response({**head, "choices": listed, "usage": usage(answers.prompt_tokens, ends_of(choices))})
 
 
-async def _chunks(answers: Answers, head: dict[str, Any], with_usage: bool) -> AsyncGenerator[bytes]:
+def _whole(choice: Choice, echo: Echo | None) -> dict[str, Any]:
+    """Return the text of an answer with its log probabilities, behind its prompt where that is asked for."""
+    if echo is None:
+        return {"text": choice.text, "logprobs": text_logprobs(choice.logprobs)}
+    entries = None if echo.logprobs is None else [*echo.logprobs, *(choice.logprobs or ())]
+    return {"text": echo.text + choice.text, "logprobs": text_logprobs(entries)}
+
+
+async def _chunks(
+    answers: Answers, generate: Generate, head: dict[str, Any], with_usage: bool
+) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
     more = {"usage": None} if with_usage else {}
     offsets: dict[int, int] = {}
@@ -94,6 +112,10 @@ async def _chunks(answers: Answers, head: dict[str, Any], with_usage: bool) -> A
 
     ends: list[Finished] = []
     try:
+        for number in range(generate.answers if answers.echoes else 0):
+            echo = answers.echoes[number // generate.n]
+            offsets[number] = sum(len(entry["token"]) for entry in echo.logprobs or ())
+            yield chunk(number, echo.text, None, text_logprobs(echo.logprobs))
         async for each in answers:
             if isinstance(each, Delta):
                 offset = offsets.get(each.index, 0)

@@ -136,9 +136,13 @@ def text_logprobs(entries: Sequence[dict[str, Any]] | None, offset: int = 0) -> 
     return {
         "tokens": tokens,
         "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [{like["token"]: like["logprob"] for like in entry["top_logprobs"]} for entry in entries],
+        "top_logprobs": [None if entry["logprob"] is None else _likely(entry) for entry in entries],
         "text_offset": [*accumulate(map(len, tokens), initial=offset)][: len(tokens)],
     }
+
+
+def _likely(entry: dict[str, Any]) -> dict[str, float]:
+    return {like["token"]: like["logprob"] for like in entry["top_logprobs"]}
 
 
 def ends_of(choices: Sequence[Choice]) -> list[Finished]:

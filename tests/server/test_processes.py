@@ -1,0 +1,126 @@
+"""What outlives what: an engine that is killed, a server that is told to stop, a port that is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import openai
+import pytest
+
+from tests.server.conftest import serving
+
+
+@pytest.fixture
+def long(endless):
+    """A completion that takes a while."""
+    return {"model": "demo", "prompt": "the", "max_tokens": 400, "temperature": 1, "logit_bias": endless}
+
+
+def client_of(server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def test_a_killed_engine_costs_its_answers_an_error_and_is_started_again(tmp_path, long):
+    with serving(tmp_path, "demo") as server, client_of(server) as client:
+        stream = client.completions.create(**long, stream=True, n=4)
+        next(iter(stream))
+        whole: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                client.completions.create(**long, n=8)
+            except openai.APIStatusError as error:
+                whole.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until = time.monotonic() + 10
+        while server.metric("rung_requests_processing") + server.metric("rung_requests_deferred") < 9:
+            assert time.monotonic() < until
+        first = server.engine()
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="ended while it computed"):
+            list(stream)
+        thread.join()
+        assert [error.status_code for error in whole] == [503]
+        assert server.call("/v1/models")[0] == 200  # HTTP stayed up
+        answer = client.completions.create(model="demo", prompt="the", max_tokens=4)  # waits for the new engine
+        assert answer.usage.completion_tokens == 4
+        assert server.engine() != first
+
+
+def test_sigterm_lets_answers_end(tmp_path, long):
+    with serving(tmp_path, "demo") as server, client_of(server) as client:
+        stream = client.completions.create(**long, stream=True)
+        chunks = [next(iter(stream))]
+        engine = server.engine()
+        server.process.send_signal(signal.SIGTERM)
+        chunks += list(stream)
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert server.process.wait(10) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(engine, 0)
+
+
+def test_an_engine_ends_with_its_server(tmp_path):
+    with serving(tmp_path, "demo") as server:
+        engine = server.engine()
+        server.process.kill()
+        server.process.wait()
+        until = time.monotonic() + 10
+        while os.path.exists(f"/proc/{engine}") and _state(engine) != "Z":
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def _state(process: int) -> str:
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+def test_ctrl_c_ends_it_within_two_seconds_though_answers_go_on(tmp_path, long):
+    with serving(tmp_path, "demo") as server:
+        body = json.dumps({**long, "n": 16, "stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(head + body)
+            client.recv(100)
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(10) == 0
+
+
+def test_a_port_in_use_is_an_error_with_ways_out(rung):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = rung("serve", "demo", "--port", str(port))
+    assert said.code == 2
+    assert f"Port {port} of 127.0.0.1 is in use." in said.err
+    assert "rung serve --port" in said.err
+    said = rung("serve", "demo", "--host", "203.0.113.7")
+    assert said.code == 2
+    assert "Nothing can listen on 203.0.113.7" in said.err
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_error(rung, tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + b"\xff" * 100)
+    said = rung("serve", str(tmp_path / "broken.gguf"), "--port", "0")
+    assert said.code == 1
+    assert "broken.gguf" in said.err
+    said = rung("serve", "no-such-model-anywhere", "--port", "0", "--offline")
+    assert said.code == 2
+
+
+def test_http_imports_no_engine():
+    code = "import sys, rung.server.serve; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "numba", "torch", "rung.engine.load"} & set(loaded)

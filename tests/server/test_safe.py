@@ -1,0 +1,315 @@
+"""Who may call, and how much: one test for each advisory of another server that applies here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import re
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+from starlette.datastructures import Headers
+
+from rung.server import connection, gate
+from rung.server.admission import Admission
+from rung.server.api import ENDPOINTS
+from rung.server.app import App
+from rung.server.errors import ApiError
+from rung.server.gate import Gate
+from rung.server.http import MOST_BODY
+from rung.server.serve import http_config
+from rung.server.service import Service
+from tests.server.conftest import serving
+
+HELLO = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+
+@contextlib.contextmanager
+def http_without_engines(checks: Gate):
+    """The HTTP side alone, in a thread: its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(http_config(App(Service({}), checks, ENDPOINTS), 1))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def send(port: int, data: bytes, seconds: float = 5.0) -> bytes:
+    """What comes back for bytes until the other side closes, or says nothing for a while."""
+    with socket.create_connection(("127.0.0.1", port), seconds) as client:
+        client.sendall(data)
+        found = b""
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            while part := client.recv(2**16):
+                found += part
+        return found
+
+
+def status(port: int, *headers: str, path: str = "/v1/models", method: str = "GET") -> int:
+    head = "\r\n".join([f"{method} {path} HTTP/1.1", *headers, "Connection: close", "", ""])
+    return int(send(port, head.encode()).split(b" ", 2)[1])
+
+
+@pytest.fixture(scope="module")
+def locked():
+    """The HTTP side with two keys and a page that may call."""
+    allowed = frozenset({"https://chat.example"})
+    with http_without_engines(Gate(("sk-one", "sk-two"), gate.own_hosts("127.0.0.1"), allowed)) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def unlocked():
+    """The HTTP side without a key."""
+    with http_without_engines(Gate()) as port:
+        yield port
+
+
+def test_every_path_but_health_needs_the_key(locked):
+    """Keys left out of one route were CVEs of several servers: all rows are asked."""
+    open_rows = []
+    for row in ENDPOINTS:
+        path = re.sub(r"{.*?}", "x", row.path)
+        if status(locked, "Host: localhost", path=path, method=row.method) != 401:
+            open_rows.append(row.path)
+    assert open_rows == ["/health"]
+    assert status(locked, "Host: localhost", path="/not/there") == 401
+    assert status(locked, "Host: localhost", path="/v1/models/../../health") == 401
+    assert status(locked, "Host: localhost", path="//health") == 401
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("Authorization: Bearer sk-one", 200),
+        ("Authorization: bearer  sk-two", 200),
+        ("x-api-key: sk-two", 200),
+        ("Authorization: Bearer sk-on", 401),
+        ("Authorization: Bearer sk-one ", 200),
+        ("Authorization: Bearer", 401),
+        ("Authorization: Basic sk-one", 401),
+        ("x-api-key: ", 401),
+        ("x-api-key: \xe4", 401),
+    ],
+)
+def test_a_key_is_taken_in_both_headers(locked, header, expected):
+    assert status(locked, "Host: localhost", header) == expected
+
+
+def test_without_a_key_set_any_key_is_ignored(unlocked):
+    assert status(unlocked, "Host: localhost", "Authorization: Bearer whatever") == 200
+    assert status(unlocked, "Host: localhost", "x-api-key: whatever") == 200
+
+
+def test_all_keys_are_compared_in_constant_time(monkeypatch):
+    """CVE-2025-59425: comparing byte by byte tells how many are right."""
+    compared = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or real(a, b))
+    keys = Gate(("sk-one", "a much longer key than the others", "x"))
+    headers = Headers({"host": "localhost", "authorization": "Bearer sk-one"})
+    keys.check(headers, needs_key=True)
+    assert compared == [(32, 32)] * 3
+
+
+def test_owners_of_keys_are_apart_and_stay_the_same():
+    keys = Gate(("sk-one", "sk-two"))
+    owners = [
+        keys.check(Headers({"host": "localhost", "x-api-key": key}), needs_key=True) for key in ("sk-one", "sk-two")
+    ]
+    assert len({*owners, ""}) == 3
+    assert not any(key in owner for owner in owners for key in ("sk-one", "sk-two"))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("Host: 127.0.0.1:8080", 200),
+        ("Host: localhost", 200),
+        ("Host: LOCALHOST:1", 200),
+        ("Host: [::1]:8080", 200),
+        ("Host: evil.example", 403),
+        ("Host: localhost.evil.example", 403),
+        ("Host: evil.example:127.0.0.1", 403),
+        ("Host: localhost/health?", 403),
+        ("Host: ", 403),
+    ],
+)
+def test_another_host_is_refused(unlocked, host, expected):
+    """A name that an attacker points at this machine (DNS rebinding) still has its own Host; and a Host with a path in
+    it (CVE-2026-48710) opens no other one."""
+    assert status(unlocked, host) == expected
+    assert status(unlocked, host, path="/health") == expected
+
+
+def test_no_host_or_two_are_refused(unlocked):
+    assert status(unlocked) == 400
+    assert status(unlocked, "Host: localhost", "Host: evil.example") in (400, 403)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (["Origin: http://localhost:8080"], 200),
+        (["Origin: https://chat.example"], 200),
+        (["Origin: http://localhost:9999"], 403),
+        (["Origin: https://evil.example"], 403),
+        (["Origin: null"], 403),
+        (["Origin: https://chat.example.evil.example"], 403),
+        (["Sec-Fetch-Site: cross-site"], 403),
+        (["Sec-Fetch-Site: same-origin"], 200),
+    ],
+)
+def test_pages_of_other_origins_are_refused(locked, headers, expected):
+    key = "Authorization: Bearer sk-one"
+    assert status(locked, "Host: localhost:8080", key, *headers) == expected
+
+
+def test_a_page_that_may_call_can_ask_before_and_read_the_answer(locked):
+    head = b"OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\nConnection: close\r\n\r\n"
+    allowed = send(locked, head % b"https://chat.example").lower()
+    assert allowed.startswith(b"http/1.1 204")
+    assert b"access-control-allow-origin: https://chat.example\r\n" in allowed
+    assert b"authorization" in allowed
+    assert b"access-control-allow-credentials" not in allowed
+    refused = send(locked, head % b"https://evil.example").lower()
+    assert refused.startswith(b"http/1.1 403")
+    assert b"access-control" not in refused
+
+
+def test_hosts_of_a_server_on_all_addresses_are_this_machines():
+    found = gate.own_hosts("0.0.0.0")
+    assert {"localhost", "127.0.0.1", socket.gethostname().lower()} <= found
+    assert "evil.example" not in found
+    assert gate.all_keys("127.0.0.1", (), False) == ((), None)
+    assert gate.all_keys("::1", (), False) == ((), None)
+    assert gate.all_keys("0.0.0.0", (), True) == ((), None)
+    assert gate.all_keys("0.0.0.0", ("mine",), False) == (("mine",), None)
+    keys, made = gate.all_keys("192.168.1.5", (), False)
+    assert keys == (made,)
+    assert len(made) > 30
+    assert gate.all_keys("example.org", (), False)[1] is not None
+
+
+def test_a_body_above_the_limit_is_refused_before_it_is_read(unlocked):
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    assert b" 413 " in send(unlocked, head % (MOST_BODY + 1))
+    assert b" 400 " in send(unlocked, head % 10**30)
+
+
+def test_chunks_without_end_are_refused(unlocked):
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"100000\r\n" + b" " * 2**20 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", unlocked), 10) as client:
+        client.sendall(head)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(9):
+                client.sendall(chunk)
+        assert b" 413 " in client.recv(2**16)
+
+
+def test_heads_have_a_limit_in_bytes_and_seconds(unlocked, monkeypatch):
+    """CVE-2025-48956: a head of any size."""
+    assert b" 400 " in send(unlocked, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 2**20 + b"\r\n\r\n")
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", unlocked), 10) as client:
+        begun = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            for byte in b"GET /health HTTP/1.1\r\n" + b"X-A: b\r\n" * 1000:
+                client.sendall(bytes([byte]))
+                time.sleep(0.02)
+        assert time.monotonic() - begun < 10
+
+
+def test_what_is_no_http_harms_nobody(unlocked):
+    for data in (
+        b"\x16\x03\x01\x02\x00",
+        b"\0" * 1000,
+        b"GET\r\n\r\n",
+        b"POST / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\nX\n\n",
+    ):
+        send(unlocked, data + b"\r\n\r\n", 0.3)
+    with socket.create_connection(("127.0.0.1", unlocked), 5) as client:
+        client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)  # pipelined
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 3:
+            found += client.recv(2**16)
+    assert status(unlocked, "Host: localhost", method="DELETE") == 405
+    assert status(unlocked, "Host: localhost", path="/../../etc/passwd") == 404
+
+
+def test_a_queue_has_an_end_and_says_when_there_is_room():
+    admission = Admission(most_waiting=3)
+    admission.parallel = 2
+    tickets = [admission.enter("", 1) for _ in range(5)]
+    with pytest.raises(ApiError) as refused:
+        admission.enter("", 1)
+    assert refused.value.status == 503
+    assert int(refused.value.headers["retry-after"]) >= 1
+    tickets[0].release()
+    tickets[0].release()  # once is enough
+    assert admission.taken == 4
+    admission.enter("", 1)
+
+
+def test_one_key_of_several_does_not_fill_the_queue():
+    admission = Admission(most_waiting=6, shared=True)
+    admission.parallel = 2
+    for _ in range(6):
+        admission.enter("greedy", 1)
+    with pytest.raises(ApiError):
+        admission.enter("greedy", 1)
+    admission.enter("other", 1)
+
+
+def test_a_full_queue_is_503(server, endless):
+    options = {"prompt": "the", "max_tokens": 400, "n": 16, "temperature": 1, "logit_bias": endless}
+    body = json.dumps(options).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with contextlib.ExitStack() as clients:
+        for _ in range(5):
+            clients.enter_context(socket.create_connection(("127.0.0.1", server.port))).sendall(head + body)
+        until = time.monotonic() + 10
+        while server.metric("rung_requests_processing") + server.metric("rung_requests_deferred") < 80:
+            assert time.monotonic() < until
+        found, answer, headers = server.call("/v1/chat/completions", HELLO)
+        assert (found, answer["error"]["code"]) == (503, "queue_full")
+        assert int(headers["retry-after"]) >= 1
+    server.wait_idle()
+    assert server.call("/v1/chat/completions", HELLO)[0] == 200
+
+
+def test_another_address_makes_a_key_and_prints_it(tmp_path):
+    with serving(tmp_path, "demo", "--host", "0.0.0.0") as server:
+        server.url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert server.call("/v1/models")[0] == 401
+        assert server.call("/health")[0] == 200
+        key = re.search(r"key: (\S+)", server.said())[1]
+        assert server.call("/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
+        assert server.call("/v1/models", headers={"Authorization": f"Bearer {key}", "Host": "evil.example"})[0] == 403
+
+
+def test_keys_share_no_cache(tmp_path):
+    """CVE-2025-46570: the time to the first token told what others had asked."""
+    prompt = {"prompt": "the model runs on the GPU and the memory is small " * 8, "max_tokens": 1}
+    with serving(tmp_path, "demo", "--key", "sk-one", "--key", "sk-two") as server:
+
+        def cached(key: str) -> int:
+            answer = server.call("/v1/completions", prompt, {"x-api-key": key})[1]
+            return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        assert cached("sk-one") == 0
+        assert cached("sk-one") > 0
+        assert cached("sk-two") == 0
