@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -15,9 +16,8 @@ class Protocol(H11Protocol):
 
     _head: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -39,7 +39,11 @@ class Protocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
             self._stop_waiting()
         elif self._head is None:
-            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+            self._head = self.loop.call_later(HEAD_SECONDS, self._close)
+
+    def _close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
 
     def _stop_waiting(self) -> None:
         if self._head is not None:

@@ -23,12 +23,16 @@ from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
 from rung.engine.sampling import logprob_entry
+from rung.models.card import ModelCard
 from rung.server import protocol
 from rung.server.protocol import (
     Cancel,
     Counts,
+    Decode,
     Delta,
     Echo,
+    Embed,
+    Encode,
     Failed,
     Finished,
     Generate,
@@ -36,6 +40,7 @@ from rung.server.protocol import (
     Note,
     Progress,
     Ready,
+    Render,
     Started,
     Stats,
     Step,
@@ -120,6 +125,8 @@ class EngineChild:
             if isinstance(message, Generate):
                 request = self._requests[message.id] = _Request(message)
                 self._pool.submit(self._guarded, message.id, partial(self._prepare, request))
+            elif isinstance(message, Encode | Decode | Render | Embed):
+                self._pool.submit(self._guarded, message.id, partial(self._answer, message))
             elif isinstance(message, Stats):
                 self._channel.send(Value(message.id, self._counts()))
             elif isinstance(message, Cancel) and (known := self._requests.pop(message.id, None)):
@@ -130,6 +137,24 @@ class EngineChild:
         live = [answer.generation.sequence for answer in list(self._live)]
         processing = sum(sequence.cache is not None for sequence in live)
         return Counts(processing, len(live) - processing + self._ready.qsize(), self._steps, self._busy)
+
+    def _answer(self, question: Encode | Decode | Render | Embed) -> None:
+        """Answer a question that takes no steps of others. Raises ``RungError``."""
+        model, tokenizer = self._model, self._model.tokenizer
+        value: object
+        match question:
+            case Encode():
+                ids = tokenizer.encode(question.text, special=question.special, bos=question.bos)
+                value = {"ids": ids, "pieces": [tokenizer.piece(each) for each in ids]}
+            case Decode():
+                value = tokenizer.decode(question.tokens, special=True)
+            case Render():
+                value = {"text": model.chat_text(question.messages), "tokens": len(model.chat_ids(question.messages))}
+            case Embed():
+                found = model.embed(question.texts, truncate=question.truncate)
+                tokens = sum(len(tokenizer.encode_whole(text)) for text in question.texts)
+                value = {"vectors": [each.astype("<f4").tobytes() for each in found], "tokens": tokens}
+        self._channel.send(Value(question.id, value))
 
     def _guarded(self, number: int, call: Callable[[], None]) -> None:
         """Make a call for a request; whatever it raises is the answer."""
@@ -293,6 +318,8 @@ def _info(model: Model) -> protocol.ModelInfo:
         memory=plan.memory,
         chats=not encodes and bool(model.card.chat_template),
         writes=not encodes,
+        family=model.card.decoder.model_type if isinstance(model.card, ModelCard) else "",
+        template=str(getattr(model.card, "chat_template", None) or ""),
     )
 
 

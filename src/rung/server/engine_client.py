@@ -24,17 +24,15 @@ from rung.server.protocol import (
     ModelInfo,
     Note,
     Progress,
+    Question,
     Ready,
     Started,
-    Stats,
     Step,
     Value,
 )
 
 #: What an answer consists of: its beginning, what it got longer by, and its end.
 Event = Started | protocol.Delta | Finished
-#: Requests that have one answer.
-Question = Stats
 
 #: Seconds that a request waits for an engine that is being started.
 _START_SECONDS = 30.0
@@ -89,6 +87,13 @@ class EngineClient:
             was_ready = await self._run_once()
             if self.failed is not None and self.model is None:
                 raise _load_error(self.failed)
+            if self.model is None:
+                raise RungError(
+                    "The engine ended while it loaded the model.",
+                    ["the system may have ended it, for want of memory"],
+                    ["rung serve MODEL --memory 2GB"],
+                    code="engine-failed",
+                )
             pause = _FIRST_PAUSE if was_ready else min(2 * pause, _MOST_PAUSE)
             self._on_note("The engine has ended; it is started again.")
             await asyncio.sleep(pause)

@@ -61,7 +61,40 @@ class Stats(msgspec.Struct, tag=True):
     id: int = 0
 
 
-ToEngine = Load | Generate | Cancel | Stats
+class Encode(msgspec.Struct, tag=True, kw_only=True):
+    """Give the token ids of a text and the bytes of each, as ``Tokenizer.encode`` does."""
+
+    id: int = 0
+    text: str
+    special: bool
+    bos: bool
+
+
+class Decode(msgspec.Struct, tag=True, kw_only=True):
+    """Give the text of token ids, names of control tokens among it."""
+
+    id: int = 0
+    tokens: list[int]
+
+
+class Render(msgspec.Struct, tag=True, kw_only=True):
+    """Give the text of messages by the chat template, and how many tokens it has."""
+
+    id: int = 0
+    messages: list[dict[str, Any]]
+
+
+class Embed(msgspec.Struct, tag=True, kw_only=True):
+    """Give the embeddings of texts, each the bytes of f32 in little endian, and how many tokens the texts have."""
+
+    id: int = 0
+    texts: list[str]
+    truncate: bool = False
+
+
+#: Requests that have one answer, a ``Value``.
+Question = Stats | Encode | Decode | Render | Embed
+ToEngine = Load | Generate | Cancel | Question
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -86,6 +119,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     memory: int
     chats: bool
     writes: bool
+    family: str
+    template: str
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

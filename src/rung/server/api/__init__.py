@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from rung.server.api import models, openai_chat, openai_completions
+from rung.server.api import (
+    anthropic,
+    llama_cpp,
+    models,
+    ollama,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+)
 from rung.server.service import Endpoint
 
 #: All that is served.
-ENDPOINTS: tuple[Endpoint, ...] = (*models.ENDPOINTS, *openai_chat.ENDPOINTS, *openai_completions.ENDPOINTS)
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *models.ENDPOINTS,
+    *openai_chat.ENDPOINTS,
+    *openai_completions.ENDPOINTS,
+    *openai_embeddings.ENDPOINTS,
+    *anthropic.ENDPOINTS,
+    *ollama.ENDPOINTS,
+    *llama_cpp.ENDPOINTS,
+)

@@ -1,0 +1,111 @@
+"""llama.cpp's own endpoints: tokens of texts and back, templates, properties, and what is computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from rung.core.version import __version__
+from rung.server.api.openai_chat import Message
+from rung.server.api.openai_fields import MOST_MESSAGES
+from rung.server.http import json_response, read_json
+from rung.server.protocol import Counts, Decode, Encode, Render, Stats
+from rung.server.service import Call, Endpoint
+
+
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/tokenize``. ``add_special`` puts before the text what the model wants there; ``parse_special``
+    reads names of control tokens as these; ``with_pieces`` adds the text of each token."""
+
+    content: str
+    model: str | None = None
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/detokenize``."""
+
+    tokens: Annotated[list[Annotated[int, Meta(ge=0, le=2**31)]], Meta(max_length=2**20)]
+    model: str | None = None
+
+
+class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/apply-template``."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
+    model: str | None = None
+
+
+async def tokenize(call: Call) -> Response:
+    """Return the token ids of a text."""
+    body = await read_json(call.request, TokenizeRequest)
+    _, engine = call.service.engine(body.model)
+    found = await engine.ask(Encode(text=body.content, special=body.parse_special, bos=body.add_special))
+    if not body.with_pieces:
+        return json_response({"tokens": found["ids"]})
+    pieces = [{"id": number, "piece": _piece(data)} for number, data in zip(found["ids"], found["pieces"], strict=True)]
+    return json_response({"tokens": pieces})
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """Return the text of a token, or its bytes where they are no whole characters."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+async def detokenize(call: Call) -> Response:
+    """Return the text of token ids."""
+    body = await read_json(call.request, DetokenizeRequest)
+    _, engine = call.service.engine(body.model)
+    return json_response({"content": await engine.ask(Decode(tokens=body.tokens))})
+
+
+async def apply_template(call: Call) -> Response:
+    """Return the prompt that messages make."""
+    body = await read_json(call.request, TemplateRequest)
+    _, engine = call.service.engine(body.model)
+    found = await engine.ask(Render(messages=[each.to_template() for each in body.messages]))
+    return json_response({"prompt": found["text"]})
+
+
+async def props(call: Call) -> Response:
+    """Show properties of the first model."""
+    name, engine = call.service.engine(None)
+    known = await engine.wait_ready()
+    return json_response(
+        {
+            "default_generation_settings": {"n_ctx": known.context},
+            "total_slots": known.parallel,
+            "model_alias": name,
+            "chat_template": known.template,
+            "build_info": f"rung {__version__}",
+        }
+    )
+
+
+async def slots(call: Call) -> Response:
+    """List the places for answers of the first model, those that are taken first."""
+    _, engine = call.service.engine(None)
+    known = await engine.wait_ready()
+    counts = msgspec.convert(await engine.ask(Stats()), Counts)
+    listed: list[dict[str, Any]] = [
+        {"id": number, "n_ctx": known.context, "is_processing": number < counts.processing}
+        for number in range(known.parallel)
+    ]
+    return json_response(listed)
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/tokenize", tokenize),
+    Endpoint("POST", "/detokenize", detokenize),
+    Endpoint("POST", "/apply-template", apply_template),
+    Endpoint("GET", "/props", props),
+    Endpoint("GET", "/slots", slots),
+)

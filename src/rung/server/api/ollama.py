@@ -1,0 +1,257 @@
+"""ollama's API: lines of JSON, a stream unless ``stream`` is false."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from rung.core.version import __version__
+from rung.server.api.openai_embeddings import vectors
+from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText
+from rung.server.engine_client import EngineClient
+from rung.server.errors import ApiError, ollama_error
+from rung.server.http import Stream, json_response, read_json, to_json
+from rung.server.protocol import Delta, Finished, Generate
+from rung.server.service import Answers, Call, Endpoint
+
+_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
+_Name = Annotated[str, Meta(max_length=512)]
+_Wait = str | float | int | None
+
+
+class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Options of an answer. Those of a load (``num_ctx``, ``num_gpu`` ...) are the command line's, and are refused."""
+
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    num_predict: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    top_p: Share | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    repeat_penalty: Repeat | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop: Annotated[list[StopText], Meta(max_length=64)] | None = None
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the options of ``Model.chat``; ``num_predict`` -1 is no limit."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        most = given.pop("num_predict", -1)
+        return given | ({"max_tokens": most} if most > 0 else {})
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of text."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+
+
+class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/api/chat``. Empty ``tools`` and ``keep_alive`` change nothing of an answer."""
+
+    model: _Name
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
+    options: Options | None = None
+    stream: bool = True
+    keep_alive: _Wait = None
+    tools: Annotated[list[Any], Meta(max_length=0)] | None = None
+    think: Literal[False] | None = None
+
+    def to_generate(self) -> Generate:
+        """Return the request to an engine."""
+        options = {} if self.options is None else self.options.to_options()
+        messages = [{"role": each.role, "content": each.content} for each in self.messages]
+        return Generate(messages=messages, options=options)
+
+
+class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/api/generate``; with ``raw`` the prompt is continued as it is."""
+
+    model: _Name
+    prompt: str
+    system: str | None = None
+    raw: bool | None = None
+    options: Options | None = None
+    stream: bool = True
+    keep_alive: _Wait = None
+    think: Literal[False] | None = None
+
+    def to_generate(self, chats: bool) -> Generate:
+        """Return the request to an engine, whose model may hold no conversation."""
+        options = {} if self.options is None else self.options.to_options()
+        if self.raw or not chats:
+            return Generate(prompts=[self.prompt], options=options)
+        before = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return Generate(messages=[*before, {"role": "user", "content": self.prompt}], options=options)
+
+
+class EmbedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/api/embed``."""
+
+    model: _Name
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
+    truncate: Literal[True] | None = None
+    keep_alive: _Wait = None
+
+
+class ShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/api/show``."""
+
+    model: _Name
+    verbose: bool | None = None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+async def chat(call: Call) -> Response:
+    """Answer messages."""
+    body = await read_json(call.request, ChatRequest)
+
+    def shown(text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
+
+    return await _answer(call, body.model, body.to_generate(), body.stream, shown)
+
+
+async def generate(call: Call) -> Response:
+    """Answer a prompt."""
+    body = await read_json(call.request, GenerateRequest)
+    _, engine = call.service.engine(body.model)
+    known = await engine.wait_ready()
+    return await _answer(call, body.model, body.to_generate(known.chats), body.stream, lambda text: {"response": text})
+
+
+async def _answer(
+    call: Call, model: str, request: Generate, streams: bool, shown: Callable[[str], dict[str, Any]]
+) -> Response:
+    begun = time.perf_counter()
+    answers = await call.begin(model, request)
+    if streams:
+        return Stream(_lines(answers, model, shown, begun), "application/x-ndjson", b"", answers.close)
+    (choice,) = await call.collect(answers)
+    return json_response({"model": model, "created_at": _now(), **shown(choice.text), **_ending(choice.end, begun)})
+
+
+def _ending(end: Finished, begun: float) -> dict[str, Any]:
+    """Return how an answer ended; times are in nanoseconds."""
+    return {
+        "done": True,
+        "done_reason": _REASONS[end.reason],
+        "total_duration": int((time.perf_counter() - begun) * 1e9),
+        "load_duration": 0,
+        "prompt_eval_count": end.prompt_tokens,
+        "prompt_eval_duration": int(end.prompt_seconds * 1e9),
+        "eval_count": end.completion_tokens,
+        "eval_duration": int(end.seconds * 1e9),
+    }
+
+
+async def _lines(
+    answers: Answers, model: str, shown: Callable[[str], dict[str, Any]], begun: float
+) -> AsyncGenerator[bytes]:
+    """Yield the lines of a stream; an error ends it."""
+    try:
+        async for each in answers:
+            head = {"model": model, "created_at": _now()}
+            if isinstance(each, Delta):
+                yield to_json({**head, **shown(each.text), "done": False}) + b"\n"
+            else:
+                yield to_json({**head, **shown(""), **_ending(each, begun)}) + b"\n"
+    except ApiError as error:
+        yield to_json(ollama_error(error)) + b"\n"
+
+
+async def embed(call: Call) -> Response:
+    """Return embeddings of texts."""
+    body = await read_json(call.request, EmbedRequest)
+    begun = time.perf_counter()
+    _, engine = call.service.engine(body.model)
+    found, tokens = await vectors(engine, [body.input] if isinstance(body.input, str) else body.input, truncate=True)
+    spent = int((time.perf_counter() - begun) * 1e9)
+    more = {"total_duration": spent, "load_duration": 0, "prompt_eval_count": tokens}
+    return json_response({"model": body.model, "embeddings": [list(each) for each in found], **more})
+
+
+def _details(engine: EngineClient) -> dict[str, Any]:
+    known = engine.model
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": known.family if known else "",
+        "families": [known.family] if known else [],
+        "parameter_size": "",
+        "quantization_level": known.format if known else "",
+    }
+
+
+async def tags(call: Call) -> Response:
+    """List the models."""
+    modified = datetime.fromtimestamp(call.service.created, UTC).isoformat().replace("+00:00", "Z")
+    listed = [
+        {
+            "name": name,
+            "model": name,
+            "modified_at": modified,
+            "size": engine.model.memory if engine.model else 0,
+            "digest": "",
+            "details": _details(engine),
+        }
+        for name, engine in call.service.engines.items()
+    ]
+    return json_response({"models": listed})
+
+
+async def ps(call: Call) -> Response:
+    """List the models that are loaded."""
+    listed = [
+        {
+            "name": name,
+            "model": name,
+            "size": engine.model.memory,
+            "digest": "",
+            "details": _details(engine),
+            "context_length": engine.model.context,
+        }
+        for name, engine in call.service.engines.items()
+        if engine.is_ready and engine.model
+    ]
+    return json_response({"models": listed})
+
+
+async def show(call: Call) -> Response:
+    """Show one model."""
+    body = await read_json(call.request, ShowRequest)
+    name, engine = call.service.engine(body.model)
+    known = await engine.wait_ready()
+    family = known.family
+    more = {"general.architecture": family, "general.basename": name, f"{family}.context_length": known.context}
+    able = ["completion"] if known.writes else ["embedding"]
+    return json_response(
+        {"details": _details(engine), "model_info": more, "capabilities": able, "template": "", "parameters": ""}
+    )
+
+
+async def version(call: Call) -> Response:
+    """Say the version."""
+    return json_response({"version": __version__})
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/api/chat", chat, ollama_error),
+    Endpoint("POST", "/api/generate", generate, ollama_error),
+    Endpoint("POST", "/api/embed", embed, ollama_error),
+    Endpoint("POST", "/api/show", show, ollama_error),
+    Endpoint("GET", "/api/tags", tags, ollama_error),
+    Endpoint("GET", "/api/ps", ps, ollama_error),
+    Endpoint("GET", "/api/version", version, ollama_error),
+)

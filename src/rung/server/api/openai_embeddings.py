@@ -1,0 +1,66 @@
+"""OpenAI's embeddings."""
+
+from __future__ import annotations
+
+import array
+import base64
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from rung.server.engine_client import EngineClient
+from rung.server.http import json_response, read_json, unless_gone
+from rung.server.protocol import Embed
+from rung.server.service import Call, Endpoint
+
+
+class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of ``/v1/embeddings``; ``user`` changes nothing."""
+
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    user: str | None = None
+
+
+async def vectors(
+    engine: EngineClient, texts: Sequence[str], *, truncate: bool = False
+) -> tuple[list[array.array[float]], int]:
+    """Return the embedding of each text, f32, and how many tokens they have together. Raises ``ApiError``."""
+    found = await engine.ask(Embed(texts=list(texts), truncate=truncate))
+    listed = []
+    for data in found["vectors"]:
+        vector = array.array("f", data)
+        if sys.byteorder == "big":
+            vector.byteswap()
+        listed.append(vector)
+    return listed, found["tokens"]
+
+
+async def embeddings(call: Call) -> Response:
+    """Return embeddings of texts."""
+    body = await read_json(call.request, EmbeddingsRequest)
+    name, engine = call.service.engine(body.model)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    found, tokens = await unless_gone(call.request, vectors(engine, texts))
+    packs = body.encoding_format == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": base64.b64encode(each.tobytes()).decode() if packs else list(each),
+        }
+        for number, each in enumerate(found)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return json_response({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/v1/embeddings", embeddings),
+    Endpoint("POST", "/embeddings", embeddings),
+)
