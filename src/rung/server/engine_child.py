@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
 from rung.engine.embeddings.encoder import EncoderModel
@@ -46,6 +47,9 @@ from rung.server.protocol import (
     Step,
     Value,
 )
+
+if TYPE_CHECKING:
+    from rung.server.grammars import Grammars
 
 #: Threads that prepare requests.
 _PREPARING = 2
@@ -170,14 +174,23 @@ class EngineChild:
         chats = bool(message.messages)
         prompts = [model.chat_ids(message.messages)] if chats else [model.prompt_ids(each) for each in message.prompts]
         options = {**message.options, "owner": message.owner}
+        matcher = None if message.grammar is None else self._grammars.compile(message.grammar)
         for number, ids in enumerate(prompts):
             for choice in range(message.n):
-                generation = model.start(ids, goes_on=not chats, choice=choice, **options)
+                mask = None if matcher is None else self._grammars.mask(matcher)
+                generation = model.start(ids, goes_on=not chats, choice=choice, mask=mask, **options)
                 request.answers.append(_Answer(request, number * message.n + choice, generation))
         if not request.cancelled:
             echoes = [self._echo(message, number, ids) for number, ids in enumerate(prompts)] if message.echo else []
             self._channel.send(Started(message.id, sum(map(len, prompts)), echoes))
             self._ready.put(request)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        """Return what compiles grammars; reading a vocabulary takes a moment."""
+        from rung.server.grammars import Grammars
+
+        return Grammars(self._model)
 
     def _echo(self, message: Generate, number: int, ids: list[int]) -> Echo:
         """Return a prompt as it was given, with the log probabilities of its tokens where they are asked for."""

@@ -9,7 +9,7 @@ comes.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,6 +24,13 @@ class Load(msgspec.Struct, tag=True, frozen=True):
 
     model: str
     options: dict[str, Any] = {}
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """The form that an answer must have: a JSON schema, a regular expression, or llama.cpp's GBNF."""
+
+    kind: Literal["json_schema", "regex", "gbnf"]
+    text: str
 
 
 class Generate(msgspec.Struct, tag=True, kw_only=True):
@@ -42,6 +49,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     owner: str = ""
     echo: bool = False
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
     @property
     def answers(self) -> int:

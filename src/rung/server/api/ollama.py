@@ -13,15 +13,16 @@ from starlette.responses import Response
 
 from rung.core.version import __version__
 from rung.server.api.openai_embeddings import vectors
-from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText
+from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText, schema_grammar
 from rung.server.engine_client import EngineClient
 from rung.server.errors import ApiError, ollama_error
 from rung.server.http import Stream, json_response, read_json, to_json
-from rung.server.protocol import Delta, Finished, Generate
+from rung.server.protocol import Delta, Finished, Generate, Grammar
 from rung.server.service import Answers, Call, Endpoint
 
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 _Name = Annotated[str, Meta(max_length=512)]
+_Format = Literal["json", ""] | dict[str, Any] | None
 _Wait = str | float | int | None
 
 
@@ -60,6 +61,7 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: _Name
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
     options: Options | None = None
+    format: _Format = None
     stream: bool = True
     keep_alive: _Wait = None
     tools: Annotated[list[Any], Meta(max_length=0)] | None = None
@@ -69,7 +71,7 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Return the request to an engine."""
         options = {} if self.options is None else self.options.to_options()
         messages = [{"role": each.role, "content": each.content} for each in self.messages]
-        return Generate(messages=messages, options=options)
+        return Generate(messages=messages, options=options, grammar=_grammar(self.format))
 
 
 class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +82,7 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     system: str | None = None
     raw: bool | None = None
     options: Options | None = None
+    format: _Format = None
     stream: bool = True
     keep_alive: _Wait = None
     think: Literal[False] | None = None
@@ -88,9 +91,10 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Return the request to an engine, whose model may hold no conversation."""
         options = {} if self.options is None else self.options.to_options()
         if self.raw or not chats:
-            return Generate(prompts=[self.prompt], options=options)
+            return Generate(prompts=[self.prompt], options=options, grammar=_grammar(self.format))
         before = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return Generate(messages=[*before, {"role": "user", "content": self.prompt}], options=options)
+        messages = [*before, {"role": "user", "content": self.prompt}]
+        return Generate(messages=messages, options=options, grammar=_grammar(self.format))
 
 
 class EmbedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -107,6 +111,11 @@ class ShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: _Name
     verbose: bool | None = None
+
+
+def _grammar(form: str | dict[str, Any] | None) -> Grammar | None:
+    """Return the form of an answer: any object of JSON, or that of a schema."""
+    return schema_grammar({"type": "object"} if form == "json" else form) if form else None  # type: ignore[arg-type]
 
 
 def _now() -> str:

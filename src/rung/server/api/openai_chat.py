@@ -73,7 +73,8 @@ class ChatRequest(Sampled, kw_only=True):
             options |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
         if self.max_completion_tokens is not None:
             options["max_tokens"] = self.max_completion_tokens
-        return Generate(messages=[each.to_template() for each in self.messages], options=options, n=self.n or 1)
+        messages = [each.to_template() for each in self.messages]
+        return Generate(messages=messages, options=options, n=self.n or 1, grammar=self.form())
 
 
 async def chat(call: Call) -> Response:

@@ -67,6 +67,7 @@ class CompletionRequest(Sampled, kw_only=True):
             options=options,
             n=self.n or 1,
             echo=bool(self.echo),
+            grammar=self.form(),
             prompt_logprobs=self.logprobs if self.echo else None,
         )
 

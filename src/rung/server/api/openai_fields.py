@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from rung.server.errors import ApiError
-from rung.server.protocol import Finished
+from rung.server.protocol import Finished, Grammar
 from rung.server.service import Choice
 
 #: Tokens of an answer, answers to a prompt, prompts and messages of a request at most.
@@ -21,6 +21,9 @@ Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Repeat = Annotated[float, Meta(ge=1e-3, le=1e3)]
+#: Characters of a schema, regular expression or grammar at most.
+MOST_GRAMMAR = 2**16
+GrammarText = Annotated[str, Meta(min_length=1, max_length=MOST_GRAMMAR)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 #: OpenAI's words for why an answer ended.
@@ -32,6 +35,47 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class TextFormat(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class JsonObjectFormat(msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """An object of JSON, of any fields; ``schema`` is llama.cpp's addition."""
+
+    schema: dict[str, Any] | None = None
+
+
+class JsonSchema(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A named schema. ``strict`` changes nothing: every schema is kept to."""
+
+    schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    """JSON of a schema."""
+
+    json_schema: JsonSchema
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """vLLM's forms of an answer."""
+
+    regex: GrammarText | None = None
+    grammar: GrammarText | None = None
+    json: dict[str, Any] | None = None
+
+
+def schema_grammar(schema: dict[str, Any]) -> Grammar:
+    """Return the grammar of a JSON schema. Raises ``ApiError`` for one that is too large."""
+    text = msgspec.json.encode(schema).decode()
+    if len(text) > MOST_GRAMMAR:
+        raise ApiError(400, f"The schema has more than {MOST_GRAMMAR:,} characters.", code="invalid_value")
+    return Grammar("json_schema", text)
 
 
 class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +96,9 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stop: StopText | Annotated[list[StopText], Meta(max_length=64)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=4096)] | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    grammar: GrammarText | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -80,6 +127,25 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             "logit_bias": self._biases(),
         }
         return {name: value for name, value in found.items() if value is not None}
+
+    def form(self) -> Grammar | None:
+        """Return the form that the answer must have, if any. Raises ``ApiError`` for more than one."""
+        found: list[Grammar] = []
+        match self.response_format:
+            case JsonObjectFormat(schema=schema):
+                found.append(schema_grammar(schema or {"type": "object"}))
+            case JsonSchemaFormat(json_schema=named):
+                found.append(schema_grammar(named.schema))
+        if self.grammar is not None:
+            found.append(Grammar("gbnf", self.grammar))
+        if (more := self.structured_outputs) is not None:
+            found += [] if more.regex is None else [Grammar("regex", more.regex)]
+            found += [] if more.grammar is None else [Grammar("gbnf", more.grammar)]
+            found += [] if more.json is None else [schema_grammar(more.json)]
+        if len(found) > 1:
+            message = "An answer has one form: response_format, grammar or structured_outputs."
+            raise ApiError(400, message, param="response_format", code="invalid_value")
+        return found[0] if found else None
 
     def _biases(self) -> dict[int, float] | None:
         if self.logit_bias is None:

@@ -1,0 +1,90 @@
+"""Answers of a form: schemas, regular expressions and GBNF are kept to at any temperature."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+HELLO = [{"role": "user", "content": "hello"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "kind": {"enum": ["cpu", "gpu"]},
+        "cores": {"type": "integer", "minimum": 1, "maximum": 99},
+        "fast": {"type": "boolean"},
+    },
+    "required": ["name", "kind", "cores", "fast"],
+    "additionalProperties": False,
+}
+
+
+def is_valid(text: str) -> bool:
+    """By hand, without the library that made the masks."""
+    found = json.loads(text)
+    return (
+        list(found) == list(SCHEMA["properties"])
+        and isinstance(found["name"], str)
+        and len(found["name"]) <= 8
+        and found["kind"] in ("cpu", "gpu")
+        and type(found["cores"]) is int
+        and 1 <= found["cores"] <= 99
+        and type(found["fast"]) is bool
+    )
+
+
+def test_answers_keep_to_a_schema_at_any_temperature(openai_client):
+    form = {"type": "json_schema", "json_schema": {"name": "device", "schema": SCHEMA, "strict": True}}
+    for temperature in (0, 1, 5):
+        answer = openai_client.chat.completions.create(
+            model="demo", messages=HELLO, response_format=form, n=8, seed=1, temperature=temperature, max_tokens=120
+        )
+        for choice in answer.choices:
+            assert choice.finish_reason == "stop"
+            assert is_valid(choice.message.content), choice.message.content
+            assert not re.search(r'": |", |\n', choice.message.content)  # compact
+
+
+def test_streams_and_other_clients_keep_to_forms_too(openai_client, server):
+    stream = openai_client.completions.create(
+        model="demo",
+        prompt="the model",
+        max_tokens=40,
+        temperature=3,
+        seed=2,
+        stream=True,
+        extra_body={"structured_outputs": {"regex": "[a-f]{3}-[0-9]{2}"}},
+    )
+    assert re.fullmatch("[a-f]{3}-[0-9]{2}", "".join(chunk.choices[0].text for chunk in stream))
+    grammar = 'root ::= ("yes" | "no") " " [0-9]'
+    answer = server.call("/v1/chat/completions", {"messages": HELLO, "grammar": grammar, "max_tokens": 20})[1]
+    assert re.fullmatch("(yes|no) [0-9]", answer["choices"][0]["message"]["content"])
+    body = {"model": "demo", "messages": HELLO, "format": SCHEMA, "stream": False, "options": {"num_predict": 120}}
+    assert is_valid(server.call("/api/chat", body)[1]["message"]["content"])
+    body = {"messages": HELLO, "response_format": {"type": "json_object"}, "max_tokens": 5}
+    assert server.call("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"].startswith("{")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#/nowhere"}}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        {"response_format": {"type": "json_object", "schema": {"enum": ["x" * 100] * 1000}}},
+        {"grammar": "root ::= missing"},
+        {"grammar": "root ::= ("},
+        {"structured_outputs": {"regex": "("}},
+        {"structured_outputs": {"regex": "(a{1000}){1000}{1000}"}},
+        {"grammar": 'root ::= "a"', "structured_outputs": {"regex": "a"}},
+    ],
+)
+def test_a_form_that_cannot_be_met_is_refused_and_harms_nobody(server, form):
+    """CVE-2025-48944: a schema that ended the engine."""
+    engine = server.engine()
+    status, answer, _ = server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 5, **form})
+    assert status == 400, answer
+    assert answer["error"]["message"]
+    assert server.engine() == engine
