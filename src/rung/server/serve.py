@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from rung.core.errors import UsageError
-from rung.server import gate
+from rung.server import gate, page_files
 from rung.server.admission import MOST_WAITING, Admission
 from rung.server.api import ENDPOINTS
 from rung.server.app import App
@@ -126,7 +126,7 @@ async def _serve(
     engines = {name: EngineClient(load, on_note, on_progress) for name, load in settings.models.items()}
     service = Service(engines, Admission(settings.most_waiting, shared=len(keys) > 1))
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
-    app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS)
+    app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
     config = http_config(app, settings.drain)
     server = _Server(config)
     _stop_by_signals(server, config)
