@@ -358,15 +358,18 @@ class Model:
         check_ids(prompt, self.backend.vocabulary)
         return list(prompt)
 
-    def chat_ids(self, messages: Messages) -> list[int]:
+    def chat_ids(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Return the ids of messages by the chat template. Raises ``ContextTooLong``, ``TemplateError``,
         ``UsageError``."""
-        text = self.chat_text(messages)
+        text = self.chat_text(messages, tools)
         bos = self.tokenizer.named.get("bos_token", "")
         return self._encode(text, bos=not (bos and text.startswith(bos)))
 
-    def chat_text(self, messages: Messages) -> str:
-        """Return the text of messages by the chat template. Raises ``TemplateError``, ``UsageError``."""
+    def chat_text(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return the text of messages by the chat template, with the functions that an answer may call.
+
+        Raises ``TemplateError``, ``UsageError``.
+        """
         if self._template is None:
             raise UsageError(
                 f"{self.card.name} has no chat template: it continues text and holds no conversation.",
@@ -374,7 +377,7 @@ class Model:
                 ["generate(prompt, raw=True)", f'rung run {quoted(name_of(self.card.path))} --raw "Once upon a time"'],
                 code="chat-template-missing",
             )
-        return self._template.render(messages)
+        return self._template.render(messages, tools=tools)
 
     def _encode(self, text: str, bos: bool) -> list[int]:
         """Return the ids of a prompt. Raises ``ContextTooLong`` at once for one that is far too long: a megabyte takes

@@ -172,7 +172,10 @@ class EngineChild:
         """Make the sequences of a request. Raises ``RungError``."""
         message, model = request.message, self._model
         chats = bool(message.messages)
-        prompts = [model.chat_ids(message.messages)] if chats else [model.prompt_ids(each) for each in message.prompts]
+        if chats:
+            prompts = [model.chat_ids(message.messages, message.tools)]
+        else:
+            prompts = [model.prompt_ids(each) for each in message.prompts]
         options = {**message.options, "owner": message.owner}
         matcher = None if message.grammar is None else self._grammars.compile(message.grammar)
         for number, ids in enumerate(prompts):
@@ -348,8 +351,9 @@ def _load(channel: Channel, message: Load) -> Model:
 def _warm_up(model: Model) -> None:
     """Compute and draw a token, so that the first request finds all kernels loaded."""
     if not isinstance(model, EncoderModel):
-        for _ in model.generate("a", raw=True, max_tokens=1, temperature=1.0, owner="warm up"):
-            break
+        # to its end: one that is left open is canceled by whichever thread collects it, which may be one that a step
+        # waits for
+        list(model.generate("a", raw=True, max_tokens=1, temperature=1.0, owner="warm up"))
 
 
 def main() -> None:

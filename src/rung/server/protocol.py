@@ -38,7 +38,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
 
     ``options`` are those of ``Model.chat``. Answer number ``p * n + c`` is choice c of prompt p. With ``echo`` the text
     of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
-    of so many of the likeliest. ``owner`` shares prefixes and turns.
+    of so many of the likeliest. ``tools`` are functions that answers may call. ``owner`` shares prefixes and turns.
     """
 
     id: int = 0
@@ -50,6 +50,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     echo: bool = False
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    tools: list[dict[str, Any]] = []
 
     @property
     def answers(self) -> int:

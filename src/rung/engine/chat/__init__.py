@@ -52,16 +52,20 @@ class Template:
         self._lock = threading.Lock()
         self._child: _Child | None = _Child()
 
-    def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
+    def render(self, messages: Sequence[Message], *, answer: bool = True, tools: Sequence[Message] = ()) -> str:
         """The text of ``messages`` (``{"role", "content"}``), with the beginning of an answer if ``answer``.
 
-        Where the template has no system role, the system text goes in front of the first user turn.
+        Where the template has no system role, the system text goes in front of the first user turn. ``tools`` are
+        functions (``{"type", "function"}``) that an answer may call; a template that knows none gets them described in
+        the system message, calls as what assistants said, and results as what users said.
         Raises ``TemplateError`` when the template fails, takes too long or writes too much.
         """
         messages = list(messages)
+        if (tools or any(_of_tool(message) for message in messages)) and not self.has_tools:
+            messages, tools = _with_tools(messages, tools), ()
         if any(message.get("role") == "system" for message in messages) and not self.has_system_role:
             messages = _without_system(messages)
-        text, error = self._ask(messages, answer)
+        text, error = self._ask(messages, answer, tools)
         if error:
             raise _failed(error)
         return text
@@ -72,6 +76,13 @@ class Template:
         probe = [{"role": "system", "content": _MARK}, {"role": "user", "content": "hello"}]
         return _MARK in self._ask(probe, True)[0]
 
+    @cached_property
+    def has_tools(self) -> bool:
+        """Return whether tools get through the template: many leave them out."""
+        function = {"name": "probe", "description": _MARK, "parameters": {"type": "object", "properties": {}}}
+        probe = [{"role": "user", "content": "hello"}]
+        return _MARK in self._ask(probe, True, [{"type": "function", "function": function}])[0]
+
     def close(self) -> None:
         """Ends the child process; the next ``render`` starts another."""
         with self._lock:
@@ -79,12 +90,12 @@ class Template:
                 self._child.end()
                 self._child = None
 
-    def _ask(self, messages: Sequence[Message], answer: bool) -> tuple[str, str]:
+    def _ask(self, messages: Sequence[Message], answer: bool, tools: Sequence[Message] = ()) -> tuple[str, str]:
         """The text and an empty error, or an empty text and the error."""
         variables = {
             **self._named,
             "messages": [_with_reasoning(message) for message in messages],
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": answer,
         }
@@ -117,6 +128,33 @@ def _with_reasoning(message: Message) -> dict[str, Any]:
     names = ("reasoning_content", "thinking", "reasoning")
     thought = next((message[name] for name in names if message.get(name) is not None), None)
     return dict(message) if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
+
+
+def _of_tool(message: Message) -> bool:
+    return message.get("role") == "tool" or bool(message.get("tool_calls"))
+
+
+def _with_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
+    """Return messages in which tools, calls and results are text."""
+    found: list[Message] = []
+    for message in messages:
+        if message.get("role") == "tool":
+            found.append({"role": "user", "content": f"Result of the function: {message['content']}"})
+        elif message.get("tool_calls"):
+            calls = "\n".join(json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"])
+            found.append({"role": "assistant", "content": f"{message.get('content') or ''}{calls}"})
+        else:
+            found.append(message)
+    if not tools:
+        return found
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    words = (
+        f"You may call these functions:\n{listed}\n"
+        'To call one, answer with nothing but {"name": its name, "arguments": an object of its parameters}.'
+    )
+    if found and found[0].get("role") == "system":
+        return [{**found[0], "content": f"{found[0]['content']}\n\n{words}"}, *found[1:]]
+    return [{"role": "system", "content": words}, *found]
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:

@@ -1,0 +1,138 @@
+"""Functions that an answer may call: how they are asked for, enforced, and found in a text."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from rung.server.api.openai_fields import schema_grammar
+from rung.server.errors import ApiError
+from rung.server.protocol import Grammar
+
+FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+#: Marks around a call, as most models that know tools write it.
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_MARKED = re.compile(rf"{_OPEN}\s*(.*?)\s*(?:{_CLOSE}|$)", re.DOTALL)
+
+
+class Function(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A function; ``parameters`` is the JSON schema of its arguments. ``strict`` changes nothing: a call that is
+    required is always valid."""
+
+    name: FunctionName
+    description: Annotated[str, Meta(max_length=2**16)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of its arguments: an object."""
+        return self.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool: a function, the only kind there is."""
+
+    type: Literal["function"]
+    function: Function
+
+    def to_template(self) -> dict[str, Any]:
+        """Return it as chat templates read tools."""
+        function = {"name": self.function.name, "description": self.function.description or ""}
+        return {"type": "function", "function": {**function, "parameters": self.function.schema}}
+
+
+class _Named(msgspec.Struct, forbid_unknown_fields=True):
+    name: FunctionName
+
+
+class NamedChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    function: _Named
+
+
+Choice = Literal["none", "auto", "required"] | NamedChoice
+
+
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """A function with its arguments, as JSON in a text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A call in a conversation."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+    def to_template(self) -> dict[str, Any]:
+        """Return it as chat templates read calls: arguments as an object, or as they are where they are none."""
+        arguments: Any = self.function.arguments
+        try:
+            found = msgspec.json.decode(arguments)
+            arguments = found if isinstance(found, dict) else arguments
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            pass  # a call that a model wrote badly goes back as it is
+        return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
+
+
+def call_grammar(tools: Sequence[Tool], choice: Choice | None) -> Grammar | None:
+    """Return the form of an answer that must be a call; None where it may be text. Raises ``ApiError``."""
+    if choice is not None and not tools:
+        raise ApiError(400, "tool_choice needs tools.", param="tool_choice", code="invalid_value")
+    if choice in (None, "none", "auto"):
+        return None
+    listed = [each.function for each in tools]
+    if isinstance(choice, NamedChoice):
+        listed = [each for each in listed if each.name == choice.function.name]
+        if not listed:
+            message = f"tool_choice names {choice.function.name!r}, which is none of the tools."
+            raise ApiError(400, message, param="tool_choice", code="invalid_value")
+    definitions: dict[str, Any] = {}
+    calls = []
+    for each in listed:
+        schema = dict(each.schema)
+        definitions |= schema.pop("$defs", {})  # references begin at the root
+        fields = {"name": {"const": each.name}, "arguments": schema}
+        calls.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
+    whole: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return schema_grammar({**whole, "$defs": definitions} if definitions else whole)
+
+
+def may_begin_call(text: str) -> bool:
+    """Return whether an answer that begins so may be a call, so that it is not shown as text yet."""
+    begun = text.lstrip()
+    return not begun or begun[0] == "{" or begun.startswith(_OPEN) or _OPEN.startswith(begun)
+
+
+def find_calls(text: str, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return the calls that an answer is, as OpenAI writes them; none where it is text."""
+    if not may_begin_call(text):
+        return []
+    marked = _MARKED.findall(text)
+    known = {each.function.name for each in tools}
+    calls = []
+    for part in marked or [text.strip()]:
+        try:
+            found = msgspec.json.decode(part)
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            return []
+        if not isinstance(found, dict) or found.get("name") not in known:
+            return []
+        arguments = found.get("arguments", found.get("parameters"))
+        if not isinstance(arguments, dict):
+            return []
+        function = {"name": found["name"], "arguments": msgspec.json.encode(arguments).decode()}
+        calls.append({"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function})
+    return calls
