@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from rung.server.engine_client import EngineClient, Event
 from rung.server.errors import ApiError, ErrorStyle, openai_error
 from rung.server.http import unless_gone
 from rung.server.metrics import Totals
-from rung.server.protocol import Delta, Echo, Finished, Generate, Started
+from rung.server.protocol import Delta, Echo, Finished, Generate, ModelInfo, Started
 
 
 @dataclass
@@ -47,8 +48,10 @@ class Service:
 class Answers:
     """The answers to one request while they are computed: an asynchronous iterable of deltas and ends."""
 
-    def __init__(self, model: str, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals) -> None:
-        self.model, self.created = model, int(time.time())
+    def __init__(
+        self, model: str, info: ModelInfo, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals
+    ) -> None:
+        self.model, self.info, self.created = model, info, int(time.time())
         #: Tokens of the prompts; known when ``begin`` has returned.
         self.prompt_tokens = 0
         self.echoes: list[Echo] = []
@@ -66,6 +69,11 @@ class Answers:
                 self._totals.add(event)
             assert not isinstance(event, Started)
             yield event
+
+    def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
+        """Return what ran an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and
+        ``measured`` of its report (``rung.core.types.Report``; bytes, tokens per second)."""
+        return {"devices": self.info.devices, "format": self.info.format, **(ends[-1].report if ends else {})}
 
     async def close(self) -> None:
         """Give everything back; what is not computed yet is cancelled."""
@@ -102,7 +110,7 @@ class Call:
         except ApiError:
             self.service.totals.refused += 1
             raise
-        answers = Answers(name, engine.generate(generate), ticket, self.service.totals)
+        answers = Answers(name, info, engine.generate(generate), ticket, self.service.totals)
         try:
             await unless_gone(self.request, answers.begin())
         except BaseException:

@@ -118,7 +118,8 @@ async def chat(call: Call) -> Response:
         for number, choice in enumerate(choices)
     ]
     cost = usage(answers.prompt_tokens, ends_of(choices))
-    return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost})
+    ran = answers.rung(ends_of(choices))
+    return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost, "rung": ran})
 
 
 def _whole(choice: Whole, tools: Sequence[Tool]) -> dict[str, Any]:
@@ -182,7 +183,9 @@ async def _chunks(
                     yield chunk(each.index, {"tool_calls": calls} if calls else {"content": rest})
                 yield chunk(each.index, {}, "tool_calls" if calls else REASONS[each.reason])
         if with_usage:
-            yield event({**head, "choices": [], "usage": usage(answers.prompt_tokens, ends)})
+            yield event(
+                {**head, "choices": [], "usage": usage(answers.prompt_tokens, ends), "rung": answers.rung(ends)}
+            )
         yield DONE
     except ApiError as error:
         yield event(openai_error(error))
