@@ -17,6 +17,7 @@ from rung.core.types import Case, Device, Placement, Plan
 from rung.core.value import FrozenDict
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.formats.stacking import stacked
 from rung.models.card import Decoder, ModelCard
 from rung.models.cards.encoder import EncoderCard
 from rung.models.reader import Reader
@@ -96,7 +97,12 @@ class WeightLoader:
             self._all += self.card.tensor("embed").bytes
             self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
         multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
-        self._held = {tensor.role: self._threads.submit(self._hold, tensor.role) for tensor in multiplied}
+        held = self._stacks([tensor.role for tensor in multiplied])
+        self._held = {role: self._threads.submit(self._hold, roles) for role, roles in held.items()}
+
+    def _stacks(self, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the tensors that are one weight, under each other, by its role; here each is one by itself."""
+        return {role: (role,) for role in roles}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -221,11 +227,15 @@ class WeightLoader:
         self._ordered |= linear.format.layout == "ordered"
         return linear
 
-    def _hold(self, role: str) -> Linear:
-        """The tensor in the format of the plan, packed on the device of its layer."""
-        device = self._place(role)
-        held = self._binders[device].linear(self._encoded(role, device))
-        self._reader.done(self.card.tensor(role))
+    def _hold(self, roles: Sequence[str]) -> Linear:
+        """The tensors in the format of the plan, as one weight, packed on the device of its layer."""
+        device = self._place(roles[0])
+        encoded = [self._encoded(role, device) for role in roles]
+        whole = encoded[0] if len(encoded) == 1 else stacked(encoded)
+        assert whole is not None, "its format was asked for before"
+        held = self._binders[device].linear(whole)
+        for role in roles:
+            self._reader.done(self.card.tensor(role))
         return held
 
     def _encoded(self, role: str, device: str) -> Encoded:

@@ -9,6 +9,7 @@ from rung import formats
 from rung.core.types import Case, Placement
 from rung.engine.weight_loader import WeightLoader
 from rung.formats.codec import Floats
+from rung.formats.stacking import stacked_format
 from rung.models.card import Encoder
 from rung.models.cards.encoder import EncoderCard
 from rung.ops.encoder.weights import EncoderWeights
@@ -39,6 +40,27 @@ class EncoderLoader(WeightLoader):
         weights = self._weights[self.plan.placements[0].device]
         tensor = self.card.tensor(role)
         return formats.decode(formats.convert(self._reader.read(tensor), weights[role].format, tensor.name, 1))
+
+    def holds(self, role: str) -> bool:
+        """Return whether the model has that tensor, or one is made of others."""
+        return role in self._held or super().holds(role)
+
+    def _stacks(self, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Let q, k and v of a layer be one weight where they are packed alike: a product of more rows takes less."""
+        weights = self._weights[self.plan.placements[0].device]
+        found: dict[str, tuple[str, ...]] = {}
+        for role in roles:
+            layer, _, name = role.rpartition(".")
+            several = tuple(f"{layer}.{each}" for each in "qkv")
+            if name not in "qkv" or not name or not set(several) <= set(roles):
+                found[role] = (role,)
+                continue
+            whole = stacked_format([(weights[each].format, weights[each].tensor.shape) for each in several])
+            if whole == weights[role].format and all(weights[each].packing == "r16" for each in several):
+                found[f"{layer}.qkv"] = several
+            else:
+                found[role] = (role,)
+        return found
 
     def encode(self) -> Encode:
         """Texts, once every linear is bound."""

@@ -37,7 +37,8 @@ class ArrayLayers:
 
     def _attend(self, layer: EncoderLayer, hidden: Floats) -> Floats:
         heads, size = self._shape.heads, self._shape.head_dim
-        q, k, v = (each.multiply(hidden).reshape(-1, heads, size).transpose(1, 0, 2) for each in layer.inputs)
+        whole = np.concatenate([each.multiply(hidden) for each in layer.inputs], axis=1)
+        q, k, v = (part.reshape(-1, heads, size).transpose(1, 0, 2) for part in np.split(whole, 3, axis=1))
         scores = q @ k.transpose(0, 2, 1) * np.float32(size**-0.5)
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         weights /= weights.sum(axis=2, keepdims=True)

@@ -50,9 +50,11 @@ class TorchLayers:
 
     def _attend(self, layer: EncoderLayer, hidden: Tensor) -> Tensor:
         heads, size = self._shape.heads, self._shape.head_dim
-        q, k, v = (self._multiply(each, hidden).view(-1, heads, size).transpose(0, 1) for each in layer.inputs)
+        whole = torch.cat([self._multiply(each, hidden) for each in layer.inputs], dim=1)
+        q, k, v = (part.unflatten(1, (heads, size)).transpose(0, 1) for part in whole.chunk(3, dim=1))
         scores = torch.softmax(q @ k.transpose(1, 2) * size**-0.5, dim=2)
-        return (scores @ v).transpose(0, 1).reshape(hidden.shape)
+        mixed: Tensor = (scores @ v).transpose(0, 1).reshape(hidden.shape)
+        return mixed
 
 
 class Reference:

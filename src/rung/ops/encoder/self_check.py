@@ -49,8 +49,11 @@ class _Matrix:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.encoder.weights.EncoderParts``."""
 
-    def __init__(self, shape: Encoder, dtype: type[np.floating], place: str) -> None:
-        self._shapes, self._dtype, self.device_name = shapes(shape), dtype, place
+    def __init__(self, shape: Encoder, dtype: type[np.floating], place: str, is_fused: bool) -> None:
+        self._shapes, self._dtype, self.device_name, self._is_fused = shapes(shape), dtype, place, is_fused
+
+    def holds(self, role: str) -> bool:
+        return self._is_fused and role.endswith("qkv")
 
     def vector(self, role: str) -> Floats:
         shape = self._shapes[role]
@@ -62,19 +65,21 @@ class _Parts:
     table = vector
 
     def linear(self, role: str) -> _Matrix:
-        return _Matrix(self.vector(role))
+        layer, _, name = role.rpartition(".")
+        return _Matrix(np.concatenate([self.vector(f"{layer}.{each}") for each in (name if name == "qkv" else [name])]))
 
     def look_up(self) -> _Matrix:
         return _Matrix(self.vector("embed"))
 
 
 def check(rung: Rung, case: Case, place: str) -> str:
-    """Compare every value with that of NumPy in float64, for heads of two widths."""
+    """Compare every value with that of NumPy in float64, for heads of two widths: q, k and v of one are one weight."""
     activation = case.options["activation"]
     texts = [np.random.default_rng([SEED, count]).integers(0, 83, count).tolist() for count in LENGTHS]
     for hidden, heads in ((64, 4), (96, 2)):
         shape = Encoder("tiny", 2, hidden, heads, 160, 83, 40, 2, 1e-12, activation)
-        bound, exact = (EncoderWeights.bind(shape, _Parts(shape, dtype, place)) for dtype in (np.float32, np.float64))  # type: ignore[arg-type]
+        bound = EncoderWeights.bind(shape, _Parts(shape, np.float32, place, hidden == 64))  # type: ignore[arg-type]
+        exact = EncoderWeights.bind(shape, _Parts(shape, np.float64, place, False))  # type: ignore[arg-type]
         implementation, reference = rung.load(), numpy_layers.RUNG
         got = implementation.apply(implementation.prepare(bound, threads=2), texts)
         want = reference.apply(reference.prepare(exact, threads=1), texts)

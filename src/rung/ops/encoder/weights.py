@@ -55,6 +55,9 @@ class Biased:
 class EncoderParts(Protocol):
     """Where an encoder gets its bound parts from, a role (``layers.3.q``) at a time, in the order of use."""
 
+    def holds(self, role: str) -> bool:
+        """Return whether ``qkv`` of a layer is one weight."""
+
     def linear(self, role: str) -> Linear:
         """x [T, in] -> [T, out], bound."""
 
@@ -87,9 +90,9 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class EncoderLayer:
-    """The bound parts of one layer: ``inputs`` are q, k, v."""
+    """The bound parts of one layer: ``inputs`` are q, k and v, or one weight of all three under each other."""
 
-    inputs: tuple[Biased, Biased, Biased]
+    inputs: tuple[Biased, ...]
     output: Biased
     attention_norm: LayerNorm
     widen: Biased
@@ -104,8 +107,14 @@ class EncoderLayer:
             name = f"layers.{index}.{role}"
             return Biased(parts.linear(name), parts.vector(f"{name}_bias"))
 
+        def inputs() -> tuple[Biased, ...]:
+            if not parts.holds(f"layers.{index}.qkv"):
+                return linear("q"), linear("k"), linear("v")
+            bias = np.concatenate([parts.vector(f"layers.{index}.{each}_bias") for each in "qkv"])
+            return (Biased(parts.linear(f"layers.{index}.qkv"), bias),)
+
         return cls(
-            (linear("q"), linear("k"), linear("v")),
+            inputs(),
             linear("o"),
             LayerNorm.bind(parts, f"layers.{index}.attn_norm"),
             linear("up"),

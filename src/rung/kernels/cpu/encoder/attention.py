@@ -43,13 +43,14 @@ _KEYS = 32
 
 class TextWord(IntEnum):
     """Arguments of ``attend_texts``: the counter; texts, heads, the width of a head, a multiple of 16; q, k, v and
-    results [tokens, heads * width] without gaps; biases of q and v; the first row and the rows of each text, int64
-    [texts, 2]; the address of the scale, and scratch of the threads with the bytes of each."""
+    results [tokens, heads * width], with ``APART`` bytes between the rows of the first three and no gaps between those
+    of results; biases of q and v; the first row and the rows of each text, int64 [texts, 2]; the address of the scale,
+    and scratch of the threads with the bytes of each."""
 
-    COUNTER, TEXTS, HEADS, SIZE, Q, K, V, OUT, Q_BIAS, V_BIAS, ROWS, SCALE, SCRATCH, SCRATCH_BYTES = range(14)
+    COUNTER, TEXTS, HEADS, SIZE, Q, K, V, OUT, APART, Q_BIAS, V_BIAS, ROWS, SCALE, SCRATCH, SCRATCH_BYTES = range(15)
 
 
-_TEXTS, _HEADS, _SIZE, _Q, _K, _V, _OUT, _Q_BIAS, _V_BIAS, _ROWS, _SCALE, _SCRATCH, _SCRATCH_BYTES = (
+_TEXTS, _HEADS, _SIZE, _Q, _K, _V, _OUT, _APART, _Q_BIAS, _V_BIAS, _ROWS, _SCALE, _SCRATCH, _SCRATCH_BYTES = (
     8 * word for word in list(TextWord)[1:]
 )
 
@@ -124,24 +125,53 @@ def _soften(scores, count, wide):
 
 
 @numba.njit(**OPTIONS)
+def _store_rows(out, row, a, b, c, d):
+    """Sixteen columns of four rows, ``row`` bytes from each other."""
+    store(out, a)
+    store(out + row, b)
+    store(out + 2 * row, c)
+    store(out + 3 * row, d)
+
+
+@numba.njit(**OPTIONS)
+def _gather_last(scores, width, values, apart, count, out, row):
+    """The same of the last 16 columns."""
+    a, b, c, d = zero(), zero(), zero(), zero()
+    for _ in range(count):
+        value = load(values)
+        a = multiply_add(load_spread(scores), value, a)
+        b = multiply_add(load_spread(scores + width), value, b)
+        c = multiply_add(load_spread(scores + 2 * width), value, c)
+        d = multiply_add(load_spread(scores + 3 * width), value, d)
+        values += apart
+        scores += 4
+    _store_rows(out, row, a, b, c, d)
+
+
+@numba.njit(**OPTIONS)
 def _gather(scores, wide, values, apart, count, size, out):
-    """out[4, size] = scores[4, count] times values[count, size]."""
+    """out[4, size] = scores[4, count] times values[count, size], 32 columns at a time."""
     width, row = 4 * wide, 4 * size
-    for j in range(0, row, 64):
-        a, b, c, d = zero(), zero(), zero(), zero()
+    for j in range(0, row - 64, 128):
+        a0, a1, b0, b1 = zero(), zero(), zero(), zero()
+        c0, c1, d0, d1 = zero(), zero(), zero(), zero()
         at, s = values + j, scores
         for _ in range(count):
-            value = load(at)
-            a = multiply_add(load_spread(s), value, a)
-            b = multiply_add(load_spread(s + width), value, b)
-            c = multiply_add(load_spread(s + 2 * width), value, c)
-            d = multiply_add(load_spread(s + 3 * width), value, d)
+            u, v = load(at), load(at + 64)
+            x = load_spread(s)
+            a0, a1 = multiply_add(x, u, a0), multiply_add(x, v, a1)
+            x = load_spread(s + width)
+            b0, b1 = multiply_add(x, u, b0), multiply_add(x, v, b1)
+            x = load_spread(s + 2 * width)
+            c0, c1 = multiply_add(x, u, c0), multiply_add(x, v, c1)
+            x = load_spread(s + 3 * width)
+            d0, d1 = multiply_add(x, u, d0), multiply_add(x, v, d1)
             at += apart
             s += 4
-        store(out + j, a)
-        store(out + row + j, b)
-        store(out + 2 * row + j, c)
-        store(out + 3 * row + j, d)
+        _store_rows(out + j, row, a0, b0, c0, d0)
+        _store_rows(out + j + 64, row, a1, b1, c1, d1)
+    if size % 32 != 0:
+        _gather_last(scores, width, values + row - 64, apart, count, out + row - 64, row)
 
 
 @numba.njit(**OPTIONS)
@@ -157,8 +187,8 @@ def _prepare(q, apart, bias, rows, size, scale, to):
 
 
 @numba.njit(**OPTIONS)
-def _attend(q, k, v, out, apart, q_bias, v_bias, count, size, scale, scratch):
-    """One head of one text of ``count`` tokens, ``apart`` bytes from each other."""
+def _attend(q, k, v, out, apart, out_apart, q_bias, v_bias, count, size, scale, scratch):
+    """One head of one text of ``count`` tokens, ``apart`` bytes from each other, and their results ``out_apart``."""
     wide = (count + _KEYS - 1) // _KEYS * _KEYS
     scores = scratch + 4 * wide * size
     queries = scores + 4 * _QUAD * wide
@@ -172,7 +202,7 @@ def _attend(q, k, v, out, apart, q_bias, v_bias, count, size, scale, scratch):
             write_float(queries + 4 * number, _soften(scores + 4 * wide * number, count, wide))
         _gather(scores, wide, v, apart, count, size, found)
         for number in range(rows):
-            inverse, to = spread(read_float(queries + 4 * number)), out + apart * (first + number)
+            inverse, to = spread(read_float(queries + 4 * number)), out + out_apart * (first + number)
             for j in range(0, 4 * size, 64):
                 store(to + j, multiply_add(load(found + 4 * size * number + j), inverse, load(v_bias + j)))
 
@@ -181,7 +211,8 @@ def _attend(q, k, v, out, apart, q_bias, v_bias, count, size, scale, scratch):
 def attend_texts(words, thread, threads):
     """Attention of all texts; see ``TextWord``."""
     heads, size, rows = read_int(words + _HEADS), read_int(words + _SIZE), read_int(words + _ROWS)
-    apart, scale = 4 * heads * size, read_float(read_int(words + _SCALE))
+    apart, out_apart = read_int(words + _APART), 4 * heads * size
+    scale = read_float(read_int(words + _SCALE))
     scratch = read_int(words + _SCRATCH) + thread * read_int(words + _SCRATCH_BYTES)
     units = read_int(words + _TEXTS) * heads
     while True:
@@ -189,13 +220,15 @@ def attend_texts(words, thread, threads):
         if unit >= units:
             break
         text, column = unit // heads, 4 * size * (unit % heads)
-        at = apart * read_int(rows + 16 * text) + column
+        row = read_int(rows + 16 * text)
+        at = apart * row + column
         _attend(
             read_int(words + _Q) + at,
             read_int(words + _K) + at,
             read_int(words + _V) + at,
-            read_int(words + _OUT) + at,
+            read_int(words + _OUT) + out_apart * row + column,
             apart,
+            out_apart,
             read_int(words + _Q_BIAS) + column,
             read_int(words + _V_BIAS) + column,
             read_int(rows + 16 * text + 8),

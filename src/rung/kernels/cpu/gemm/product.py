@@ -8,9 +8,12 @@ the weight meets 256 rows of activations and 2048 columns at a time: the panels 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from rung.kernels.cpu import target
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel, per_level
@@ -19,7 +22,8 @@ from rung.kernels.cpu.gemm.microkernel import flip_block, multiply_groups, panel
 from rung.kernels.cpu.pack.layouts import LAYOUTS, UNIT, Layout
 from rung.kernels.cpu.pack.mapped import fill_scratch
 from rung.kernels.cpu.pack.packing import Packed
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.parallel import run, run_program
+from rung.kernels.cpu.thread_pool import Program
 from rung.kernels.isa.generic import fetch_add, write_int
 from rung.kernels.isa.registers import load_first_f32, store_first_bf16, store_first_f16
 from rung.kernels.isa.scalar import call_address, read_i64
@@ -105,12 +109,14 @@ def multiply(layout: str, tile: int) -> Kernel:
 MOST_ROWS = 512
 _PASS = 256  # rows of activations that meet a chunk of the weight, or as many as fill whole tiles
 _COLUMNS = 2048
-_CHUNK = 8  # groups of rows in a chunk when there are many rows
+_CHUNK = 8  # most groups of rows in a chunk when there are many rows
 _CHUNKS_A_THREAD = 6
 _FLIPPED = 32  # rows of activations from which on codes are flipped once for all of them
 _FEW_UNITS = 1024  # fewer units than this are quantized before other threads have woken up
 
 _scratch = threading.local()
+#: A step of a program: the address of a function, and its words.
+Step = tuple[int, npt.NDArray[np.int64]]
 
 
 @kernel(3)
@@ -307,12 +313,42 @@ def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, d
     ``stride`` are the bytes between rows of ``x``; rows of ``y`` follow each other. ``sums``: where float32
     [min(rows, MOST_ROWS), out] have room; ``y`` itself where that is the dtype.
     """
+    panels = _workspace(panel_room(weight, rows))
+    for first, count in _parts(rows):
+        at = y + (4 if dtype == "f32" else 2) * weight.shape[0] * first
+        fill, multiply_all = _steps(
+            weight, x + first * stride, stride, count, at, at if dtype == "f32" else sums, dtype, panels
+        )
+        panel = _Panels.of(weight, count)
+        if panel.count == 1 and count * panel.units < _FEW_UNITS:
+            offset, parts = weight.layout.activations
+            given = x + first * stride, stride, count, panels, panel.tile, parts, offset, 0, panel.units, 0
+            quantize(dtype).call(*given)
+            run(multiply_all[0], multiply_all[1].tolist(), weight.threads)
+        else:
+            run_program(Program.of([fill, multiply_all]), weight.threads)
+
+
+def product_steps(weight: Packed, x: int, stride: int, rows: int, y: int, panels: int) -> list[Step]:
+    """Return the same in float32 as steps of a program; ``panel_room`` bytes at ``panels`` are theirs meanwhile."""
+    found: list[Step] = []
+    for first, count in _parts(rows):
+        at = y + 4 * weight.shape[0] * first
+        found += _steps(weight, x + first * stride, stride, count, at, at, "f32", panels)
+    return found
+
+
+def panel_room(weight: Packed, rows: int) -> int:
+    """Return the bytes of panels, and of what threads pack or flip, for a product of so many rows."""
+    return max((_Panels.of(weight, count).bytes for _, count in _parts(rows)), default=0)
+
+
+def _parts(rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the number of the rows that are quantized and multiplied at once."""
     most = target.level().tile
     step = MOST_ROWS if rows > most else most
-    each = (4 if dtype == "f32" else 2) * weight.shape[0]
     for first in range(0, rows, step):
-        count, at = min(step, rows - first), y + each * first
-        _product(weight, x + first * stride, stride, count, at, at if dtype == "f32" else sums, dtype)
+        yield first, min(step, rows - first)
 
 
 def _flips(layout: Layout, rows: int) -> bool:
@@ -320,48 +356,68 @@ def _flips(layout: Layout, rows: int) -> bool:
     return rows >= _FLIPPED and layout.bytewide and target.level().with_sign is not None
 
 
-def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
-    layout, threads = weight.layout, weight.threads
-    out, columns = weight.shape
-    flips = _flips(layout, rows)
-    tile = tile_of(rows, flips)
-    offset, parts = layout.activations
-    unit_bytes = panel_unit_bytes(tile, parts)
-    units = columns // UNIT
-    panel_bytes = -(-units * unit_bytes // 64) * 64
-    count = -(-rows // tile)
-    scratch = threads * weight.mapped.scratch if weight.mapped else 0
-    step = max(1, _COLUMNS // layout.block) if rows > tile else columns // layout.block
-    if weight.mapped:
-        step = weight.mapped.step
-    flipped = LAYOUTS[f"{layout.name}_flipped"] if flips else None
-    room = 2 * (layout.row_header + step * flipped.block_bytes) if flipped else 0
-    panels, fill = _workspace(count * panel_bytes + scratch + threads * room), quantize(dtype)
-    if count == 1 and rows * units < _FEW_UNITS:
-        fill.call(x, stride, rows, panels, tile, parts, offset, 0, units, 0)
-    else:
-        words = [0, fill.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
-        run(_quantize_panels.address, words, threads)
-    many, mapped = rows > tile, weight.mapped
-    blocks = columns // layout.block
-    chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
+@dataclass(frozen=True)
+class _Panels:
+    """Panels of a product of some rows: rows of a tile, their units and bytes, and how many there are.
+
+    ``step`` are the blocks of columns that are multiplied at once, ``flipped`` the layout that those are brought to
+    first, with ``room`` bytes of each thread for it; ``scratch`` are the bytes of all threads for mapped weights.
+    """
+
+    tile: int
+    units: int
+    each: int
+    count: int
+    step: int
+    flipped: Layout | None
+    room: int
+    scratch: int
+    threads: int
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of everything."""
+        return self.count * self.each + self.scratch + self.threads * self.room
+
+    @classmethod
+    def of(cls, weight: Packed, rows: int) -> _Panels:
+        """Return those of a weight."""
+        layout, columns = weight.layout, weight.shape[1]
+        flips = _flips(layout, rows)
+        tile, units = tile_of(rows, flips), columns // UNIT
+        each = -(-units * panel_unit_bytes(tile, layout.activations[1]) // 64) * 64
+        step = max(1, _COLUMNS // layout.block) if rows > tile else columns // layout.block
+        if weight.mapped:
+            step = weight.mapped.step
+        flipped = LAYOUTS[f"{layout.name}_flipped"] if flips else None
+        room = 2 * (layout.row_header + step * flipped.block_bytes) if flipped else 0
+        scratch = weight.threads * weight.mapped.scratch if weight.mapped else 0
+        return cls(tile, units, each, -(-rows // tile), step, flipped, room, scratch, weight.threads)
+
+
+def _steps(
+    weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str, panels: int
+) -> tuple[Step, Step]:
+    """Return what quantizes rows, and what multiplies them; see ``product``."""
+    made, layout, mapped = _Panels.of(weight, rows), weight.layout, weight.mapped
+    (out, columns), (offset, parts) = weight.shape, layout.activations
+    words = [0, quantize(dtype).address, x, stride, rows, panels, made.each, made.tile, parts, offset, made.units]
+    fill = _quantize_panels.address, np.array(words, np.int64)
+    behind, flipped, many = panels + made.count * made.each, made.flipped, rows > made.tile
+    chunk = max(1, -(-weight.groups // (weight.threads * _CHUNKS_A_THREAD)))
+    if many:  # pairs of groups, as they are multiplied: of few groups, so that no thread has a third more than others
+        chunk = min(_CHUNK, chunk + chunk % 2)
     words = [
         0,
-        multiply(flipped.name if flipped else layout.name, tile).address,
+        multiply(flipped.name if flipped else layout.name, made.tile).address,
         int(many or mapped is not None),
         *(weight.pointer, weight.table_pointer, panels, sums, 4 * out),
         *(rows, out, weight.groups, weight.group_bytes if mapped is None else mapped.group_bytes),
-        *(blocks, layout.row_header, layout.block_bytes, layout.block // UNIT * unit_bytes),
-        *(
-            panel_bytes,
-            tile,
-            chunk,
-            step,
-            0 if dtype == "f32" else y,
-            int(dtype == "f16"),
-        ),
-        *((0, 0, 0) if mapped is None else (mapped.address, panels + count * panel_bytes, mapped.scratch)),
-        *((flip(layout.name).address, panels + count * panel_bytes + scratch) if flipped else (0, 0)),
-        *((flipped.block_bytes, room) if flipped else (0, 0)),
+        *(columns // layout.block, layout.row_header, layout.block_bytes),
+        layout.block // UNIT * panel_unit_bytes(made.tile, parts),
+        *(made.each, made.tile, chunk, made.step, 0 if dtype == "f32" else y, int(dtype == "f16")),
+        *((0, 0, 0) if mapped is None else (mapped.address, behind, mapped.scratch)),
+        *((flip(layout.name).address, behind + made.scratch) if flipped else (0, 0)),
+        *((flipped.block_bytes, made.room) if flipped else (0, 0)),
     ]
-    run(_multiply_chunks.address, words, threads)
+    return fill, (_multiply_chunks.address, np.array(words, np.int64))
