@@ -91,7 +91,8 @@ class Gate:
             raise ApiError(
                 403, f"Pages of {origin!r} may not call this server; --origin adds one.", code="origin_not_allowed"
             )
-        if origin is None and headers.get("sec-fetch-site") == "cross-site":
+        is_link = headers.get("sec-fetch-dest") == "document"  # followed by a person: no page reads what comes
+        if origin is None and headers.get("sec-fetch-site") == "cross-site" and not is_link:
             raise ApiError(403, "Pages of other servers may not call this one.", code="origin_not_allowed")
 
     def allows(self, origin: str, host: str) -> bool:

@@ -91,3 +91,12 @@ def test_nothing_is_inline_and_nothing_is_elsewhere():
     own = [path for path in SERVED if path.parent.name != "vendor"]
     text = "".join(path.read_text() for path in own).replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert re.findall(r"https?://|//[a-z]+\.[a-z]+|innerHTML|insertAdjacentHTML|document\.write|\beval\(", text) == []
+
+
+def test_a_link_of_another_site_leads_to_the_page_and_nothing_else_of_it_does(server):
+    cross = {"sec-fetch-site": "cross-site"}
+    assert server.call("/", headers={**cross, "sec-fetch-dest": "document"})[0] == 200
+    for elsewhere in ("iframe", "script", "image", "empty"):
+        assert server.call("/", headers={**cross, "sec-fetch-dest": elsewhere})[0] == 403
+    form = {**cross, "sec-fetch-dest": "document", "origin": "https://evil.example"}
+    assert server.call("/v1/chat/completions", b"{}", form)[0] == 403
