@@ -86,7 +86,7 @@ export function Composer({ conversation, isBusy }) {
     event.preventDefault();
     attach(event.clipboardData.files);
   };
-  return html`<form class=${isOver ? "composer over" : "composer"} onSubmit=${submit}>
+  return html`<form aria-label="Write" class=${isOver ? "composer over" : "composer"} onSubmit=${submit}>
     <${Files} files=${files} onRemove=${(index) => setFiles(files.filter((_, other) => other !== index))} />
     <div class="line">
       <input ref=${chooser} type="file" multiple hidden onChange=${(event) => attach(event.target.files)} />
