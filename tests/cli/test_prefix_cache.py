@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
 import pytest
 
@@ -24,6 +26,16 @@ def own_cache(monkeypatch, tmp_path_factory):
     monkeypatch.setattr(prefix_folders, "CACHE", Here)
 
 
+def wait_for_files(folder):
+    """Runs of this process write while it goes on; a process of its own waits at its end."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        names = sorted(os.listdir(folder))
+        time.sleep(0.3)
+        if sum(name.endswith(".kv") for name in names) and names == sorted(os.listdir(folder)):
+            return
+
+
 def test_a_later_run_begins_where_an_earlier_one_ended(rung, tmp_path):
     folder = tmp_path / "prefixes"
 
@@ -39,9 +51,11 @@ def test_a_later_run_begins_where_an_earlier_one_ended(rung, tmp_path):
     said = rung("cache", "list")
     assert str(folder) in said.out
     (folder / "mine.txt").write_text("mine")
+    wait_for_files(folder)
     assert "removed" in rung("cache", "clear").out
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
     assert run("--prefix-cache", str(folder))["cached_tokens"] == 0
+    wait_for_files(folder)
     assert not rung("cache", "clear", str(folder)).out.startswith("0 files")
 
 

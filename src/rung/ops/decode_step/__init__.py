@@ -40,7 +40,7 @@ ROWS = ("numba.row", "numba.mapped", "numba.stored")
 BLOCKS = {"numba.step": 64}
 
 #: Dtypes of the cache.
-EXAMPLE_FORMATS = ("f32", "f16", "q8_0")
+EXAMPLE_FORMATS = ("f32", "f16")  # q8_0 is for compiled functions alone
 
 
 def shape_class(case: Case) -> str:
@@ -108,7 +108,7 @@ LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
-            _compiled("numba.step", "numba_step", "check_step", formats=EXAMPLE_FORMATS),
+            _compiled("numba.step", "numba_step", "check_step", formats=(*EXAMPLE_FORMATS, "q8_0")),
             Rung(
                 "decode_step",
                 "numpy.step",
