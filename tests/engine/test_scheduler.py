@@ -377,3 +377,27 @@ def test_ten_thousand_that_wait():
         each.end("stopped")
     scheduler.cancel(everybody[0])
     assert all_free(decoder)
+
+
+def test_a_thread_that_a_step_waits_for_may_cancel():
+    """So may the collection of garbage in a thread that imports: it must not wait for the step."""
+    decoder = toy()
+    scheduler, left, other = scheduling(decoder), sequence([5, 6, 7], most=8), sequence([8, 9], most=3)
+    for each in (left, other):
+        scheduler.add(each)
+    scheduler.advance(left)
+    waits = []
+
+    def wait(count):
+        if not waits:
+            thread = threading.Thread(target=scheduler.cancel, args=(left,), daemon=True)
+            thread.start()
+            thread.join(5)
+            waits.append(thread.is_alive())
+
+    decoder.get_ready = wait
+    while not other.ahead:
+        scheduler.advance(other)
+    assert waits == [False], "it waited for the step"
+    assert left.cache is None, "its cache is given back at the end of the step"
+    assert finish(scheduler, other) == [answer([8, 9], 3)]

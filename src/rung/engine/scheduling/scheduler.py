@@ -141,7 +141,7 @@ class Scheduler:
         self._served: dict[str, float] = {}  # tokens by owner
         self._seconds_a_row = 0.0  # of a step with rows of a prompt
         self._speculator = Speculator(draft)
-        self._changing = False  # whether this thread is in the midst of a change
+        self._changing = 0  # the thread in the midst of a change, or 0
         self._cut = False  # whether an interrupt or an error came in the midst of one
         self._process, self._lock = os.getpid(), threading.RLock()
 
@@ -182,15 +182,20 @@ class Scheduler:
                 each.waiting, each.used = False, time.monotonic()
 
     def cancel(self, sequence: Sequence) -> None:
-        """End a sequence; what it has computed is kept for others. A step that another thread computes ends first."""
+        """End a sequence; what it has computed is kept for others. A step of another thread gives its cache back.
+
+        It does not wait for that step: this may be the collection of garbage in a thread that the step waits for.
+        """
         sequence.end("stopped")
-        with self._locked():
-            self._change(self._sweep)
+        lock = self._locked()
+        if self._changing in (0, threading.get_ident()):
+            with lock:
+                self._change(self._sweep)
 
     def _locked(self) -> threading.RLock:
         if self._process != os.getpid():  # a fork: its parent's threads, which may have the lock, are not here
             self._process, self._lock = os.getpid(), threading.RLock()
-            self._changing, self._cut = False, True
+            self._changing, self._cut = 0, True
         return self._lock
 
     def _change(self, call: Callable[[], bool]) -> bool:
@@ -201,16 +206,17 @@ class Scheduler:
         """
         if self._changing:
             return False
-        self._changing = True
+        self._changing = threading.get_ident()
         try:
             if self._cut:
                 self._mend()
             self._cut = True
             done = call()
+            self._sweep()  # what others canceled meanwhile
             self._cut = False
             return done
         finally:
-            self._changing = False
+            self._changing = 0
 
     def _mend(self) -> None:
         everybody = list(dict.fromkeys((*self._running, *self._waiting)))
