@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,11 +15,9 @@ from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.locks import lock_open_file
 from rung.engine.batches.generate_many import Answer
+from rung.engine.batches.openai_forms import REASONS, chat_logprobs, text_logprobs, usage
 from rung.engine.batches.requests import COMPLETION, Request
 from rung.formats.codec import Floats
-
-#: OpenAI's words for why an answer ended.
-_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
 class Results:
@@ -93,7 +90,7 @@ class Results:
             prompt = {"prompt" if isinstance(request.prompt, str) else "messages": request.prompt}
             if reason:
                 return {"line": request.key, **prompt, "error": reason}
-            ended = _REASONS[answer.result["stop_reason"]]
+            ended = REASONS[answer.result["stop_reason"]]
             more = {name: answer.result[name] for name in ("logprobs",) if name in answer.result}
             found = {"text": answer.text, "finish_reason": ended, **more, "usage": _usage(answer)}
             return {"line": request.key, **prompt, **found}
@@ -102,7 +99,7 @@ class Results:
         )
 
     def _body(self, request: Request, answer: Answer) -> dict[str, Any]:
-        ended = _REASONS[answer.result["stop_reason"]]
+        ended = REASONS[answer.result["stop_reason"]]
         chats = request.url != COMPLETION
         text = {"message": {"role": "assistant", "content": answer.text}} if chats else {"text": answer.text}
         return {
@@ -130,37 +127,12 @@ def _base64(vector: Floats) -> str:
 
 
 def _logprobs(answer: Answer, chats: bool) -> dict[str, Any] | None:
-    """Return log probabilities as OpenAI's chat completions have them, or as its completions do."""
     entries = answer.result.get("logprobs")
-    if entries is None:
-        return None
-    if chats:
-        return {"content": [_without_id(entry) for entry in entries]}
-    tokens = [entry["token"] for entry in entries]
-    return {
-        "tokens": tokens,
-        "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [{like["token"]: like["logprob"] for like in entry["top_logprobs"]} for entry in entries],
-        "text_offset": [0, *accumulate(map(len, tokens))][: len(tokens)],
-    }
-
-
-def _without_id(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of a token without its id, which OpenAI's have not."""
-    found = {name: value for name, value in entry.items() if name != "id"}
-    if "top_logprobs" in found:
-        found["top_logprobs"] = [_without_id(each) for each in found["top_logprobs"]]
-    return found
+    return chat_logprobs(entries) if chats else text_logprobs(entries)
 
 
 def _usage(answer: Answer) -> dict[str, Any]:
-    read, said = answer.result["prompt_tokens"], len(answer.tokens)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": said,
-        "total_tokens": read + said,
-        "prompt_tokens_details": {"cached_tokens": answer.result["cached_tokens"]},
-    }
+    return usage(answer.result["prompt_tokens"], len(answer.tokens), answer.result["cached_tokens"])
 
 
 @contextmanager

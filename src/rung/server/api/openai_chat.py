@@ -9,15 +9,14 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from rung.engine.batches.openai_forms import REASONS, chat_logprobs
 from rung.server.api.openai_fields import (
     MOST_MESSAGES,
-    REASONS,
     Sampled,
     Tokens,
-    chat_logprobs,
     ends_of,
     new_id,
-    usage,
+    usage_of,
 )
 from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar, find_calls, may_begin_call
 from rung.server.errors import ApiError, openai_error
@@ -117,7 +116,7 @@ async def chat(call: Call) -> Response:
         }
         for number, choice in enumerate(choices)
     ]
-    cost = usage(answers.prompt_tokens, ends_of(choices))
+    cost = usage_of(answers.prompt_tokens, ends_of(choices))
     ran = answers.rung(ends_of(choices))
     return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost, "rung": ran})
 
@@ -184,7 +183,7 @@ async def _chunks(
                 yield chunk(each.index, {}, "tool_calls" if calls else REASONS[each.reason])
         if with_usage:
             yield event(
-                {**head, "choices": [], "usage": usage(answers.prompt_tokens, ends), "rung": answers.rung(ends)}
+                {**head, "choices": [], "usage": usage_of(answers.prompt_tokens, ends), "rung": answers.rung(ends)}
             )
         yield DONE
     except ApiError as error:

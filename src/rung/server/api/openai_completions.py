@@ -8,16 +8,15 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response
 
+from rung.engine.batches.openai_forms import REASONS, text_logprobs
 from rung.server.api.openai_fields import (
     MOST_CHOICES,
     MOST_PROMPTS,
     MOST_TOKENS,
-    REASONS,
     Sampled,
     ends_of,
     new_id,
-    text_logprobs,
-    usage,
+    usage_of,
 )
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, event, json_response, read_json
@@ -89,7 +88,7 @@ async def complete(call: Call) -> Response:
         }
         for number, choice in enumerate(choices)
     ]
-    return json_response({**head, "choices": listed, "usage": usage(answers.prompt_tokens, ends_of(choices))})
+    return json_response({**head, "choices": listed, "usage": usage_of(answers.prompt_tokens, ends_of(choices))})
 
 
 def _whole(choice: Choice, echo: Echo | None) -> dict[str, Any]:
@@ -126,7 +125,7 @@ async def _chunks(
                 ends.append(each)
                 yield chunk(each.index, "", REASONS[each.reason], None)
         if with_usage:
-            yield event({**head, "choices": [], "usage": usage(answers.prompt_tokens, ends)})
+            yield event({**head, "choices": [], "usage": usage_of(answers.prompt_tokens, ends)})
         yield DONE
     except ApiError as error:
         yield event(openai_error(error))

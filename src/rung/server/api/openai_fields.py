@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from rung.engine.batches.openai_forms import usage
 from rung.server.errors import ApiError
 from rung.server.protocol import Finished, Grammar
 from rung.server.service import Choice
@@ -25,9 +25,6 @@ Repeat = Annotated[float, Meta(ge=1e-3, le=1e3)]
 MOST_GRAMMAR = 2**16
 GrammarText = Annotated[str, Meta(min_length=1, max_length=MOST_GRAMMAR)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
-
-#: OpenAI's words for why an answer ended.
-REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length", "stopped": "stop"}
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -169,46 +166,11 @@ def new_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(12)}"
 
 
-def usage(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:
+def usage_of(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:
     """Return what answers to prompts of so many tokens cost, as OpenAI counts it."""
     listed = list(ends)
-    said = sum(end.completion_tokens for end in listed)
     cached = min(sum(end.cached_tokens for end in listed), prompt_tokens)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": said,
-        "total_tokens": prompt_tokens + said,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
-def chat_logprobs(entries: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
-    """Return log probabilities as chat completions have them."""
-    return None if entries is None else {"content": [_without_id(each) for each in entries], "refusal": None}
-
-
-def _without_id(entry: dict[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in entry.items() if name != "id"}
-    if "top_logprobs" in found:
-        found["top_logprobs"] = [_without_id(each) for each in found["top_logprobs"]]
-    return found
-
-
-def text_logprobs(entries: Sequence[dict[str, Any]] | None, offset: int = 0) -> dict[str, Any] | None:
-    """Return log probabilities as completions have them, of tokens whose text begins at ``offset``."""
-    if entries is None:
-        return None
-    tokens = [entry["token"] for entry in entries]
-    return {
-        "tokens": tokens,
-        "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [None if entry["logprob"] is None else _likely(entry) for entry in entries],
-        "text_offset": [*accumulate(map(len, tokens), initial=offset)][: len(tokens)],
-    }
-
-
-def _likely(entry: dict[str, Any]) -> dict[str, float]:
-    return {like["token"]: like["logprob"] for like in entry["top_logprobs"]}
+    return usage(prompt_tokens, sum(end.completion_tokens for end in listed), cached)
 
 
 def ends_of(choices: Sequence[Choice]) -> list[Finished]:
