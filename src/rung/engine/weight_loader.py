@@ -55,7 +55,7 @@ class WeightLoader:
         self._done, self._all, self._counting = 0, 0, threading.Lock()
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
         self._threads = Workers(several)
-        self._held: dict[str, Outcome[Linear]] = {}
+        self._linears: dict[str, Outcome[Linear]] = {}
         self._rows: Outcome[Encoded] | None = None
         by_id = {device.id: device for device in devices}
         subject = Subject.of_card(card)
@@ -97,8 +97,8 @@ class WeightLoader:
             self._all += self.card.tensor("embed").bytes
             self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
         multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
-        held = self._stacks([tensor.role for tensor in multiplied])
-        self._held = {role: self._threads.submit(self._hold, roles) for role, roles in held.items()}
+        stacks = self._stacks([tensor.role for tensor in multiplied])
+        self._linears = {role: self._threads.submit(self._bind_linear, roles) for role, roles in stacks.items()}
 
     def _stacks(self, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the tensors that are one weight, under each other, by its role; here each is one by itself."""
@@ -222,21 +222,21 @@ class WeightLoader:
         return self._head
 
     def _bind(self, role: str) -> Linear:
-        linear = self._held.pop(role).result()
+        linear = self._linears.pop(role).result()
         self._rungs.add(linear.rungs[0].name)
         self._ordered |= linear.format.layout == "ordered"
         return linear
 
-    def _hold(self, roles: Sequence[str]) -> Linear:
+    def _bind_linear(self, roles: Sequence[str]) -> Linear:
         """The tensors in the format of the plan, as one weight, packed on the device of its layer."""
         device = self._place(roles[0])
         encoded = [self._encoded(role, device) for role in roles]
         whole = encoded[0] if len(encoded) == 1 else stacked(encoded)
-        assert whole is not None, "its format was asked for before"
-        held = self._binders[device].linear(whole)
+        assert whole is not None, "stacked_format has found a format"
+        bound = self._binders[device].linear(whole)
         for role in roles:
             self._reader.done(self.card.tensor(role))
-        return held
+        return bound
 
     def _encoded(self, role: str, device: str) -> Encoded:
         """The tensor in the format of the plan; encoded now when it is stored in another one."""

@@ -79,7 +79,7 @@ def usual_cache(subject: Subject, storage: Storage, device: Device) -> str:
 
 
 def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
-    """Return whether keys and values can be stored as they would be; ``cache_type`` is what was asked for."""
+    """Return whether keys and values can be stored as they would be; ``cache_type`` is the requested one."""
     subject = arrangement.recipe.subject
     if cache_type is not None and subject.decoder is None:
         owner = "transformers stores its keys and values" if subject.generates else "it stores no keys and values"

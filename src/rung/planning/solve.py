@@ -147,7 +147,7 @@ def storages(subject: Subject, asked: str | None) -> list[Storage]:
 
 
 def _check_cache(tried: Iterable[Arrangement], cache_type: str | None) -> None:
-    """Raise ``UsageError`` where nothing that was tried can store keys and values in what was asked for."""
+    """Raise ``UsageError`` where nothing that was tried can store keys and values in the requested type."""
     verdicts = [cache_verdict(arrangement, cache_type) for arrangement in tried]
     if cache_type is not None and not any(verdicts):
         raise UsageError(
@@ -168,7 +168,7 @@ def cache_reasons(best: Arrangement, cache_type: str | None) -> tuple[str, ...]:
 
 def verdict_of(arrangement: Arrangement, group: Sequence[Device], cache_type: str | None) -> Verdict:
     """Return whether it would run there: every weight has a rung, every device multiplies the format, the cache can be
-    what was asked for, and it fits."""
+    the requested type, and it fits."""
     if arrangement.recipe.refused:
         return no(arrangement.recipe.refused.reason)
     for able in (
@@ -217,7 +217,7 @@ def _wide_enough(wide: list[Arrangement], quantized: list[Arrangement], pace: fl
 
 def steps_down(plan: Plan, cache_type: str | None) -> tuple[StepDown, ...]:
     """The 16 bits that an unquantized folder, or the cache, was not given: each refused there, so that a lower format
-    was taken. ``cache_type`` is what was asked for."""
+    was taken. ``cache_type`` is the requested one."""
     if plan.cache_dtype == "q8_0" and cache_type is None:
         reason = next(reason for reason in plan.reasons if reason.startswith("cache "))
         cache = StepDown("cache", "f16", plan.placements[0].device, StepClass.OUT_OF_MEMORY, reason, "q8_0")

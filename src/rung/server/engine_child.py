@@ -196,7 +196,7 @@ class EngineChild:
         return Grammars(self._model)
 
     def _echo(self, message: Generate, number: int, ids: list[int]) -> Echo:
-        """Return a prompt as it was given, with the log probabilities of its tokens where they are asked for."""
+        """Return a prompt as it was given, with the log probabilities of its tokens if it names a number of them."""
         given, top = message.prompts[number], message.prompt_logprobs
         text = given if isinstance(given, str) else self._model.tokenizer.decode(ids, special=True)
         return Echo(text, None if top is None else self._model.logprobs(ids, top))

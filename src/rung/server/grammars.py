@@ -1,4 +1,4 @@
-"""Answers of a form that was asked for: masks of tokens by llguidance, of JSON schemas, regular expressions and GBNF.
+"""Answers of a form that a request names: masks of tokens by llguidance, of JSON schemas, regular expressions and GBNF.
 
 Imported by engines only. A grammar is compiled where a request is prepared, beside the steps of others, within
 llguidance's limits on time and memory.

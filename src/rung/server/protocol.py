@@ -153,7 +153,7 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
 
 
 class Echo(msgspec.Struct, frozen=True):
-    """A prompt as it stands before its answers: text, and entries of its tokens where they were asked for."""
+    """A prompt as it stands before its answers: text, and entries of its tokens with ``prompt_logprobs``."""
 
     text: str
     logprobs: list[dict[str, Any]] | None = None

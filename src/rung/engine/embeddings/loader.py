@@ -43,16 +43,16 @@ class EncoderLoader(WeightLoader):
 
     def holds(self, role: str) -> bool:
         """Return whether the model has that tensor, or one is made of others."""
-        return role in self._held or super().holds(role)
+        return role in self._linears or super().holds(role)
 
     def _stacks(self, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Let q, k and v of a layer be one weight where they are packed alike: a product of more rows takes less."""
         weights = self._weights[self.plan.placements[0].device]
         found: dict[str, tuple[str, ...]] = {}
         for role in roles:
-            layer, _, name = role.rpartition(".")
+            layer = role.rpartition(".")[0]
             several = tuple(f"{layer}.{each}" for each in "qkv")
-            if name not in "qkv" or not name or not set(several) <= set(roles):
+            if role not in several or not set(several) <= set(roles):
                 found[role] = (role,)
                 continue
             whole = stacked_format([(weights[each].format, weights[each].tensor.shape) for each in several])

@@ -128,7 +128,7 @@ class TokenSequence(Sequence):
 
     @property
     def logprobs(self) -> list[Chosen]:
-        """Return the tokens that were chosen with their log probabilities, where they were asked for."""
+        """Return the tokens that were chosen with their log probabilities, if its sampler keeps them."""
         return self._sampler.logprobs
 
     @property

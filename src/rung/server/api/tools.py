@@ -1,4 +1,4 @@
-"""Functions that an answer may call: how they are asked for, enforced, and found in a text."""
+"""Functions that an answer may call: how requests name them, how they are enforced and found in a text."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from rung.kernels.isa.rows import dot, dots, mix, row_width
 def _scores(query, apart, key, stride, out, row, rows, size, count, scale, ahead, kind):
     """q.k of ``rows`` queries with ``count`` keys, times ``scale``: 4 queries and 4 keys at once, 1 and 16, or 1.
 
-    Memory ``ahead`` bytes behind the keys is asked for.
+    Memory ``ahead`` bytes behind the keys is prefetched.
     """
     if rows == 4:
         for s in range(0, count - 3, 4):
@@ -52,7 +52,7 @@ def _scores(query, apart, key, stride, out, row, rows, size, count, scale, ahead
 def _mix(value, stride, weights, row, rows, count, out, apart, size, ahead, kind):
     """Add the values times the weights to the results, for four rows or one, 64 or 16 dimensions at a time.
 
-    Memory ``ahead`` bytes behind the values is asked for.
+    Memory ``ahead`` bytes behind the values is prefetched.
     """
     width, wide = row_width(kind), size // 64 * 64
     if rows == 4:

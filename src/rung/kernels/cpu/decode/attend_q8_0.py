@@ -121,7 +121,7 @@ def _quantize(query, apart, rows, panels, tile, size, scale, kernel):
 
 @numba.njit(**OPTIONS)
 def _scores(panels, tile, key, size, out, row, rows, count, ahead):
-    """Products of queries with ``count`` keys, up to whole groups of 16; memory ``ahead`` bytes on is asked for."""
+    """Products of queries with ``count`` keys, up to whole groups of 16; memory ``ahead`` bytes on is prefetched."""
     units, group = size // 32, 17 * size
     for s in range(0, count, 16):
         ask_for(key + ahead, group)
