@@ -142,6 +142,9 @@ def test_completions_take_texts_and_token_ids(openai_client, model):
     list(known)
     assert likely.choices[0].logprobs.tokens == [entry["token"] for entry in known.result["logprobs"]]
     assert likely.choices[0].logprobs.text_offset[0] == 0
+    stream = openai_client.completions.create(model="demo", prompt="the model", max_tokens=3, logprobs=2, stream=True)
+    said = [chunk.choices[0].logprobs for chunk in stream if chunk.choices[0].logprobs]
+    assert [offset for each in said for offset in each.text_offset] == likely.choices[0].logprobs.text_offset
 
 
 def test_models_and_health_are_there(openai_client, server, model):
