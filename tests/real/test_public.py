@@ -122,7 +122,7 @@ def test_chat_goes_on_from_what_the_cache_holds(demo: Any) -> None:
 
 def test_system_text_and_one_bos_reach_the_model(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[list[int], bool]] = []
-    monkeypatch.setattr(demo, "_start", lambda ids, options, goes_on: started.append((ids, goes_on)))
+    monkeypatch.setattr(demo, "start", lambda ids, goes_on, **options: started.append((ids, goes_on)))
     user = {"role": "user", "content": "hello"}
     for source in (demo.card.chat_template, "{{ bos_token }}{{ messages | tojson }}", "{{ messages | tojson }}"):
         monkeypatch.setattr(demo, "_template", Template(source, demo.tokenizer.named))

@@ -124,3 +124,18 @@ def test_http_imports_no_engine():
     code = "import sys, rung.server.serve; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "numba", "torch", "rung.engine.load"} & set(loaded)
+
+
+def test_a_card_that_is_not_here_is_simulated(tmp_path):
+    pytest.importorskip("torch", reason="cards are simulated for torch")
+    with serving(tmp_path, "demo", "--device", "sim:p2200") as server, client_of(server) as client:
+        answer = client.completions.create(model="demo", prompt="the", max_tokens=4)
+        assert answer.usage.completion_tokens == 4
+        assert "on cuda:0" in server.said()
+
+
+def test_software_is_of_a_card_that_is_simulated(tmp_path):
+    command = [sys.executable, "-m", "rung", "serve", "demo", "--software", "torch 1.10+cu102"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--software is of a simulated card" in done.stderr

@@ -297,7 +297,7 @@ def test_gemma_then_is_planned_quantized():
     assert "does not multiply bf16" in refused["bf16"]
     assert refused["f16"].startswith("needs")
     assert formats.get(plan.format).bits < 16
-    assert [(s.rung, s.step, s.to) for s in steps_down(plan)] == [
+    assert [(s.rung, s.step, s.to) for s in steps_down(plan, None)] == [
         ("bf16", StepClass.UNSUPPORTED, "q8_0"), ("f16", StepClass.OUT_OF_MEMORY, "q8_0")
     ]  # fmt: skip
     assert plan.placements[0].memory.total < card.budget

@@ -53,13 +53,8 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
     Any other id is passed on. Raises ``UnknownDevice``, and ``UsageError`` for ``software`` that is not a simulated
     card's.
     """
+    check_software(device, software)
     if device is None or not device.startswith("sim:"):
-        if software is not None:
-            raise UsageError(
-                "--software is of a simulated card; a device that is here has the software that is installed.",
-                ways_out=[f'--device sim:p2200 --software "{software}"'],
-                code="option-without-effect",
-            )
         yield device
         return
     from rung.simulation.context import simulate
@@ -68,6 +63,16 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
     tell_taken([device])
     with simulation as card:
         yield card.id if len(simulation.devices) == 1 else None
+
+
+def check_software(device: str | None, software: str | None) -> None:
+    """Raise ``UsageError`` for ``software`` that is not a simulated card's."""
+    if software is not None and not (device or "").startswith("sim:"):
+        raise UsageError(
+            "--software is of a simulated card; a device that is here has the software that is installed.",
+            ways_out=[f'--device sim:p2200 --software "{software}"'],
+            code="option-without-effect",
+        )
 
 
 def quiet_bitsandbytes() -> None:

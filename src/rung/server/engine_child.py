@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -339,10 +340,19 @@ def _info(model: Model) -> protocol.ModelInfo:
     )
 
 
-def _load(channel: Channel, message: Load) -> Model:
+def _load(channel: Channel, message: Load, simulations: ExitStack) -> Model:
+    """Load a model. A card that is simulated is until ``simulations`` ends."""
+    options = dict(message.options)
+    software, device = options.pop("software", None), options.get("device") or ""
+    if device.startswith("sim:"):
+        from rung.simulation.context import simulate
+
+        simulation = simulate(device, software=software)
+        card = simulations.enter_context(simulation)
+        options["device"] = card.id if len(simulation.devices) == 1 else None
     return load(
         message.model,
-        **message.options,
+        **options,
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
     )
@@ -362,13 +372,14 @@ def main() -> None:
     messages = channel.messages()
     first = next(messages, None)
     assert isinstance(first, Load), "the first message names the model"
-    try:
-        model = _load(channel, first)
-    except Exception as error:
-        channel.send(failure(0, error))
-        return
-    _warm_up(model)
-    child = EngineChild(channel, model)
-    threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
-    channel.send(Ready(_info(model)))
-    child.compute()
+    with ExitStack() as simulations:
+        try:
+            model = _load(channel, first, simulations)
+        except Exception as error:
+            channel.send(failure(0, error))
+            return
+        _warm_up(model)
+        child = EngineChild(channel, model)
+        threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
+        channel.send(Ready(_info(model)))
+        child.compute()

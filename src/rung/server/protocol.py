@@ -20,7 +20,7 @@ HEADER = _LENGTH.size
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Load a model with the keywords of ``rung.load``; the first message."""
+    """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message."""
 
     model: str
     options: dict[str, Any] = {}

@@ -38,6 +38,7 @@ def serve(
     ] = None,
     format: options.Format = None,
     device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     context: options.Context = None,
     parallel: options.Parallel = None,
@@ -59,15 +60,18 @@ def serve(
     if missing:
         raise SoftwareMissing(f"{missing[0]} is not installed; serving needs it.", (), ["pip install 'rung[serve]'"])
     from rung.cli import fetching, interrupts
+    from rung.cli.common import check_software
     from rung.cli.views.progress import bar
     from rung.server.protocol import Load
     from rung.server.serve import Settings
     from rung.server.serve import serve as run
 
+    check_software(device, software)
     path, starter = fetching.model_to_run(model, yes, offline, quiet)
     load = {
         "format": format,
         "device": device,
+        "software": software,
         "memory": memory,
         "context": context,
         "parallel": parallel,
