@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from starlette.datastructures import Headers
 
+from rung.core.errors import UsageError
 from rung.server import connection, gate
 from rung.server.admission import Admission
 from rung.server.api import ENDPOINTS
@@ -313,3 +314,11 @@ def test_keys_share_no_cache(tmp_path):
         assert cached("sk-one") == 0
         assert cached("sk-one") > 0
         assert cached("sk-two") == 0
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_an_empty_key_is_none(key, host):
+    """As of a variable that is not set: anybody could call a server that seems to have a key."""
+    with pytest.raises(UsageError, match="--key is empty"):
+        gate.all_keys(host, ["word", key], no_key=False)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from rung.core.errors import UsageError
 from rung.server.errors import ApiError
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -128,8 +129,10 @@ def _digest(key: str) -> bytes:
 
 def all_keys(host: str, keys: Iterable[str], no_key: bool) -> tuple[tuple[str, ...], str | None]:
     """Return the keys of a server, and the one that was made for it, if one was: another address than loopback has
-    one unless ``no_key``."""
+    one unless ``no_key``. Raises ``UsageError`` for a key that is empty, as of a variable that is not set."""
     given = tuple(keys)
+    if not all(key.strip() for key in given):
+        raise UsageError("--key is empty, so anybody could call.", (), ["leave it out: one is made", "--key WORD"])
     if given or no_key or is_loopback(host):
         return given, None
     made = new_key()
