@@ -17,7 +17,7 @@ import pytest
 import rung as library
 from rung.cli import check_scene
 from rung.core.errors import UsageError
-from rung.hardware import catalog, select
+from rung.hardware import catalog, detect, select
 
 CONFIG = {
     "model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18,
@@ -329,9 +329,8 @@ def test_the_processes_in_the_way_are_named(monkeypatch, rung, gemma, tmp_path):
     """It would fit on the idle CPU; something else holds the memory."""
     from dataclasses import replace
 
-    here = select._here()[0]
-    full = replace(here, memory=64 * 2**30, free=2**20)
-    monkeypatch.setattr(select, "_here", lambda: (full,))
+    full = replace(detect.devices()[0], memory=64 * 2**30, free=2**20)
+    monkeypatch.setattr(detect, "devices", lambda **_: (full,))
     answer = json.loads(rung("check", gemma, "--json", "--format", "q8_0").out)
     processes = answer["choices"][0]["in_the_way"]
     assert processes == sorted(processes, key=lambda process: -process["bytes"])

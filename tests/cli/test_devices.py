@@ -18,7 +18,7 @@ from rung.cli.views.devices.screen import state
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import catalog, detect, occupants, probe_cache
-from rung.hardware.families import cuda
+from rung.hardware.families import cuda, webgpu
 from rung.hardware.probe_cache import Findings
 from rung.hardware.select import select_device
 from rung.planning.answers.recommend import SIZES, largest
@@ -47,6 +47,7 @@ def cards(monkeypatch, tmp_path):
     def put(*gpus):
         found = cuda.identify(tmp_path, nvml=Nvml(*gpus), environment={})
         monkeypatch.setattr(detect, "accelerators", lambda: tuple(found))
+        monkeypatch.setattr(webgpu, "software_adapters", lambda others: [])
         return found
 
     put()

@@ -167,7 +167,11 @@ def device_named(name: str | None) -> Device:
         raise not_here(card, name)
     here = proven_devices(lambda device: None)
     if name is None:
-        able = [one for one in here if one.kind != "cpu" and one.capability("matmul.f32").level.value != "absent"]
+        able = [
+            one
+            for one in here
+            if one.kind != "cpu" and one.torch_computes and one.capability("matmul.f32").level.value != "absent"
+        ]
         return (able or [one for one in here if one.kind == "cpu"])[0]
     asked = select_device(name)
     return next((one for one in here if one.id == asked.id), asked)

@@ -114,6 +114,11 @@ class Device(Shown, Value):
         return replace(self, capabilities=self.capabilities | {c.name: c for c in found})
 
     @property
+    def torch_computes(self) -> bool:
+        """Return whether torch may compute there: on a device of WebGPU never, elsewhere until something says no."""
+        return self.capability("package.torch").level is not Level.ABSENT
+
+    @property
     def budget(self) -> int:
         """Bytes that a plan may use when no budget is given: what is free, else nine tenths of all."""
         return self.free if self.free is not None else self.memory * 9 // 10
@@ -254,7 +259,7 @@ def _need(need: str, device: Device) -> Verdict:
             return no(f"{package} does not compute on {device.name} ({known.source})", StepClass.UNAVAILABLE)
         if package in device.software:
             return YES
-        source = {"torch": "'rung[run]'", "numba": "'rung[lean]'"}.get(package, package)
+        source = {"torch": "'rung[run]'", "numba": "'rung[lean]'", "wgpu": "'rung[lean]'"}.get(package, package)
         return no(f"{package} is not installed: pip install {source}", StepClass.UNAVAILABLE)
     found = device.capability(need)
     if found.level in (Level.NATIVE, Level.EMULATED):

@@ -29,7 +29,7 @@ def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
     if name is not None and (card := catalog_device(name)) is not None:
         raise not_here(card, name)
     devices = process_memory.proven_devices(
-        lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}.")
+        lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."), name
     )
     return choose_device(devices, name)
 
@@ -115,7 +115,7 @@ def make_plan(
     budgets = parse_memory(memory)  # before anything is probed, which takes a while
     needed = process_memory.LEAN if isinstance(card, ModelCard | EncoderCard) else process_memory.ALL
     missing = process_memory.missing_software(needed) if devices is None else []
-    found = tuple(devices) if devices is not None else _devices_here(missing, on_probe)
+    found = tuple(devices) if devices is not None else _devices_here(missing, on_probe, device)
     request = Request(
         format=format,
         device=device,
@@ -140,12 +140,14 @@ def make_plan(
     return plan, found
 
 
-def _devices_here(missing: Sequence[str], on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
+def _devices_here(missing: Sequence[str], on_probe: Callable[[Device], None], named: str | None) -> tuple[Device, ...]:
     """The devices of this machine, probed; as if missing packages were installed where nothing can be probed."""
     if missing:
         return tuple(_with(device, missing) for device in detect.devices())
-    return process_memory.proven_devices(on_probe)
+    return process_memory.proven_devices(on_probe, named)
 
 
 def _with(device: Device, packages: Sequence[str]) -> Device:
+    if device.kind == "webgpu":  # neither torch nor numba computes there
+        return device
     return replace(device, software=device.software | dict.fromkeys(packages, "not installed"))

@@ -74,13 +74,14 @@ def need_software(packages: Sequence[str] = ALL, what: str = "running a model") 
         )
 
 
-def proven_devices(on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
+def proven_devices(on_probe: Callable[[Device], None], named: str | None = None) -> tuple[Device, ...]:
     """The devices of this machine, probed now where no probe has been before; ``on_probe`` is told before each.
 
-    A card without a working driver is not tried: that it computes nothing is known.
+    A card without a working driver is not tried: that it computes nothing is known. Software adapters are among them
+    where a device of WebGPU is ``named``.
     """
     found = []
-    for device in detect.devices():
+    for device in detect.devices(software_adapters=(named or "").startswith("webgpu")):
         proved = any(c.proof is Proof.PROBE for c in device.capabilities.values())
         if device.real and not proved and device.capability("matmul.f32").level is not Level.ABSENT:
             from rung.run.probe import probe

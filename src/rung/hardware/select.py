@@ -19,7 +19,7 @@ from rung.hardware import catalog, detect
 Group = tuple[Device, ...]
 
 #: Ids of devices of this machine; every other name is one of the catalog.
-_ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps)(?::\d+)?")
+_ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps|webgpu)(?::\d+)?")
 
 
 def is_id(name: str) -> bool:
@@ -34,11 +34,12 @@ def group_id(group: Group) -> str:
 
 def absent(name: str, here: Iterable[Device]) -> UnknownDevice:
     """Return the error for a device that this machine does not have."""
-    return UnknownDevice(
-        f"There is no device {name!r} here.",
-        [f"devices here: {', '.join(device.id for device in here)}"],
-        ["rung devices", "rung devices --catalog"],
-    )
+    facts = [f"devices here: {', '.join(device.id for device in here)}"]
+    if name.startswith("webgpu") and not any(device.kind == "webgpu" for device in here):
+        from rung.hardware.families import webgpu
+
+        facts.append(f"WebGPU: {webgpu.absence()}")
+    return UnknownDevice(f"There is no device {name!r} here.", facts, ["rung devices", "rung devices --catalog"])
 
 
 def catalog_device(name: str) -> Device | None:
@@ -49,7 +50,7 @@ def catalog_device(name: str) -> Device | None:
     """
     if name.startswith("sim:") or name.endswith(".toml"):
         return catalog.device(name)
-    here = detect.devices(cached=False)
+    here = detect.devices(cached=False, software_adapters=True)
     if any(name in (device.id, device.kind) for device in here) or catalog.find(name) is None:
         return None
     return catalog.device(name)
@@ -63,7 +64,7 @@ def select_device(name: str | None, software: str | None = None) -> Device:
     """
     if name is not None and not is_id(name):
         return catalog.device(name, software)
-    here = detect.devices()
+    here = detect.devices(software_adapters=True)
     device = _is_here(name or "cpu", here)
     if device is None:
         raise absent(name or "cpu", here)
@@ -79,12 +80,14 @@ def select_device(name: str | None, software: str | None = None) -> Device:
 def select_groups(names: Sequence[str | Device], software: str | None = None, fits: bool = False) -> list[Group]:
     """Return the groups of names, without names the devices of this machine, with ``fits`` all of the catalog.
 
+    A software adapter has to be named.
+
     Names of the same device are one group. Raises ``UnknownDevice``, ``UsageError`` for two devices with one id and for
     GPUs that no one program drives.
     """
     if fits:
         return [(catalog.device(product.name, software),) for product in catalog.products()]
-    here = _here()
+    here = _here(software_adapters=bool(names))
     if software is not None and (not names or any(isinstance(n, Device) or _is_here(n, here) for n in names)):
         raise UsageError(
             "--software goes with names of the catalog; a device that is here has the software that is installed.",
@@ -117,12 +120,14 @@ def _machine(name: str, here: Sequence[Device], software: str | None) -> list[Gr
     return [group, (catalog.device(beside),)] if found.cores else [group]
 
 
-def _here() -> tuple[Device, ...]:
-    """The devices of this machine, as if torch and numba were installed where they are not."""
-    found = detect.devices()
+def _here(software_adapters: bool = False) -> tuple[Device, ...]:
+    """The devices of this machine, as if torch and numba were installed where they are not and would compute."""
+    found = detect.devices(software_adapters=software_adapters)
     installed = next(device for device in found if device.kind == "cpu").software
     missing = {name: "not installed" for name in ("torch", "numba") if name not in installed}
-    return tuple(replace(device, software=device.software | missing) for device in found)
+    return tuple(
+        device if device.kind == "webgpu" else replace(device, software=device.software | missing) for device in found
+    )
 
 
 def _group(name: str, here: Sequence[Device], software: str | None) -> Group:

@@ -42,6 +42,13 @@ def installed_in(folder: Path) -> dict[str, str]:
     return found | build
 
 
+@functools.cache
+def version_of(package: str) -> str:
+    """Return the version of a package, empty where it is not installed; nothing is imported."""
+    folder = _folder(package)
+    return _version(folder) if folder else ""
+
+
 def _folder(name: str) -> Path | None:
     """Where a package lies. A bare folder of that name is none: it can be found but not imported."""
     try:

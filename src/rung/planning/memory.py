@@ -30,6 +30,8 @@ _CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
 def computes(device: Device) -> Verdict:
     """Return whether a device is worth planning for: a CPU, or a GPU that multiplies, as a probe or the catalog
     says."""
+    if device.kind == "webgpu" and not any("webgpu" in rung.kinds for rung in LADDERS["decode_step"].rungs):
+        return no("no rung computes through WebGPU yet")
     found = [device.capability(f"matmul.{dtype}") for dtype in ("f32", "f16", "bf16")]
     if device.kind == "cpu" or any(c.level in (Level.NATIVE, Level.EMULATED) for c in found):
         return YES

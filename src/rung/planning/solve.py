@@ -110,10 +110,13 @@ def named(devices: Sequence[Device], name: str) -> Device:
 
 
 def choose_device(devices: Sequence[Device], name: str | None) -> Device:
-    """The device that is named, by default the first card that computes, else the CPU. Raises ``UnknownDevice``."""
+    """The device that is named, by default the first card that torch computes on, else the CPU.
+
+    Raises ``UnknownDevice``.
+    """
     if name is not None:
         return named(devices, name)
-    able = [device for device in devices if computes(device)]
+    able = [device for device in devices if device.torch_computes and computes(device)]
     return next((device for device in able if device.kind != "cpu"), able[-1])
 
 

@@ -45,7 +45,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
     Taken from disk where an earlier probe of the same device, driver and software is kept there, unless ``fresh``.
     ``progress`` is told what is being tried. A simulated device comes back as it is. Raises nothing of the device's.
     """
-    if not device.real:
+    if not device.real or device.kind == "webgpu":
         return device
     with json_cache.lock(probe_cache.key(device)):
         found = None if fresh else probe_cache.read(device)

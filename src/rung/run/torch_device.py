@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from rung.core.errors import DeviceError
+
 #: torch's kinds of devices that another one stands in for: under ``rung exec --device cpu`` the processor for ``cuda``.
 STANDING_IN: dict[str, str] = {}
 
 
 def torch_name(device: str) -> str:
-    """torch's name: ``cpu:1`` is a second budget on the same processor, and ROCm's devices are ``cuda`` to torch."""
+    """torch's name: ``cpu:1`` is a second budget on the same processor, and ROCm's devices are ``cuda`` to torch.
+
+    Raises ``DeviceError`` for a device of WebGPU, which torch does not drive.
+    """
     kind, _, index = device.partition(":")
+    if kind == "webgpu":
+        raise DeviceError(
+            f"{device} is reached through WebGPU, and this is computed by torch.",
+            ["language models run there: rung run, rung chat"],
+            ["rung devices   # the same card may be there for torch too", "--device cpu"],
+        )
     if kind == "cpu":
         return "cpu"
     name = {"rocm": "cuda"}.get(kind, kind)

@@ -23,6 +23,7 @@ __all__ = [
     "declared",
     "device",
     "find",
+    "pci_arch",
     "pci_name",
     "products",
     "quoted",
@@ -38,6 +39,13 @@ def by_pci(vendor: int, device: int, memory: int = 0) -> Product | None:
     if len(found) > 1:
         found = [p for p in found if any(abs(memory - size) < GB // 2 for size in p.sizes)]
     return found[0] if len(found) == 1 else None
+
+
+def pci_arch(vendor: int, device: int) -> str:
+    """Return the architecture of a PCI id, empty where the catalog has none or its products are of several."""
+    wanted = f"{vendor:04x}:{device:04x}"
+    found = {product.arch for product in products() if wanted in product.pci}
+    return found.pop() if len(found) == 1 else ""
 
 
 def pci_name(vendor: int, device: int) -> str:

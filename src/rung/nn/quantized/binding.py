@@ -239,6 +239,8 @@ def _device_of(kind: str, index: int, card: Device | None) -> Device:
     """The device that torch means, probed now where no probe has been before; ``card`` is the simulated one, if any."""
     alike = []
     for device in detect.devices():
+        if not device.torch_computes:
+            continue
         named = torch.device(torch_name(device.id))
         if named.type == kind:
             alike.append(device)

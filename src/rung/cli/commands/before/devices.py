@@ -27,7 +27,7 @@ def devices(
     name: Annotated[
         str,
         typer.Argument(
-            help="One device in full: cpu, cuda:0 ..., a card of the catalog (p2200), a file (my-card.toml).",
+            help="One device in full: cpu, cuda:0, webgpu:0 ..., a card of the catalog (p2200), a file (my-card.toml).",
             metavar="[NAME]",
         ),
     ] = "",
@@ -125,7 +125,8 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
             ways_out=[f'rung devices p2200 --software "{software}"'],
             code="option-without-effect",
         )
-    found = [_probed(device) if probe else device for device in detect.devices()]
+    here = detect.devices(software_adapters=True)
+    found = [_probed(device) if probe else device for device in here]
     if json:
         print_json([device.to_json() for device in found])
         return
@@ -139,6 +140,8 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
         out.print(views.levels(device))
         for line in filter(None, (views.instruction_sets(device), views.kernels(device))):
             out.print(line)
+    if why := views.without_webgpu(found):
+        out.print(f"\n{why}")
     out.print(f"\nWhy: rung devices {found[0].id if len(found) == 1 else 'ID'} --all")
 
 
@@ -173,7 +176,7 @@ def _watch() -> None:
 
     out = console()
     while True:
-        found = detect.devices()
+        found = detect.devices(software_adapters=True)
         out.clear()
         for device in found:
             _show(out, device)

@@ -129,6 +129,15 @@ def remarks(device: Device) -> Iterable[str]:
         yield from target.doubts()
 
 
+def without_webgpu(found: Iterable[Device]) -> str:
+    """Why no device is reached through WebGPU, as a line; empty where one is, or where cards are simulated."""
+    if any(device.kind == "webgpu" or not device.real for device in found):
+        return ""
+    from rung.hardware.families import webgpu
+
+    return f"WebGPU: {webgpu.absence()}"
+
+
 def software(found: Sequence[Support]) -> Table:
     """The packages with what runs of each, and the reason of all but yes."""
     rows = table("software", "", "runs", "")
