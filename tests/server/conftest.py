@@ -77,11 +77,13 @@ class Server:
 
     def engine(self) -> int:
         """The process id of the engine."""
-        children = subprocess.run(
-            ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=True
-        ).stdout.split()
-        assert len(children) == 1
-        return int(children[0])
+        (found,) = self.engines()
+        return found
+
+    def engines(self) -> list[int]:
+        """The process ids of all engines."""
+        command = ["pgrep", "-P", str(self.process.pid)]
+        return list(map(int, subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()))
 
     def wait_ready(self) -> None:
         until = time.monotonic() + START_SECONDS

@@ -23,6 +23,7 @@ from rung.server.app import App
 from rung.server.errors import ApiError
 from rung.server.gate import Gate
 from rung.server.http import MOST_BODY
+from rung.server.model_pool import ModelPool
 from rung.server.serve import http_config
 from rung.server.service import Service
 from tests.server.conftest import serving
@@ -34,7 +35,7 @@ HELLO = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
 def http_without_engines(checks: Gate):
     """The HTTP side alone, in a thread: its port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(http_config(App(Service({}), checks, ENDPOINTS), 1))
+    server = uvicorn.Server(http_config(App(Service(ModelPool()), checks, ENDPOINTS), 1))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:

@@ -5,11 +5,14 @@
     client ── HTTP ──► App: match an endpoint, Gate, read the body       app.py, gate.py, http.py
                         │   a struct with bounds, translated             api/: one file per family of endpoints
                         ▼
+                       ModelPool: models by name, loaded and unloaded    model_pool.py
+                        │
+                        ▼
                        EngineClient: requests by id, events back         engine_client.py
                         │   frames over a socketpair                     protocol.py
     ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┼ ─ ─ ─ ─ ─ a process per model ─ ─ ─ ─
                         ▼
-                       EngineChild: rung.load, Scheduler.advance         engine_child.py
+                       EngineChild: rung.load, Scheduler.advance         child/engine_child.py
 
 - The HTTP process has no weights and imports neither NumPy nor the engine: an engine that is killed is started again,
   its requests get an error, and HTTP stays up.

@@ -1,32 +1,40 @@
-"""An engine from the HTTP process's side: its child process, started again when it ends, and requests by id."""
+"""An engine from the HTTP process's side: its child process, while it is wanted, and requests by id."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import math
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
 
 from rung.core.errors import RungError
 from rung.server import protocol
 from rung.server.errors import ApiError
 from rung.server.protocol import (
     Cancel,
+    Counts,
     Failed,
     Finished,
     Generate,
     Load,
     ModelInfo,
     Note,
+    Planned,
+    Proceed,
     Progress,
     Question,
     Ready,
     Started,
+    Stats,
     Step,
     Value,
 )
@@ -40,66 +48,156 @@ _START_SECONDS = 30.0
 _FIRST_PAUSE, _MOST_PAUSE = 0.1, 30.0
 #: Seconds that an engine has to end by itself.
 _END_SECONDS = 1.0
+#: What is wrong where a process ends without a word.
+_ENDED = Failed(
+    id=0,
+    status=503,
+    code="engine-failed",
+    cause="The engine ended while it loaded the model.",
+    facts=["the system may have ended it, for want of memory"],
+    ways_out=["rung serve MODEL --memory 2GB"],
+)
 #: Nothing of the folder that this process runs in stands for a module of the child.
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rung.server.engine_child import main; main()"
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rung.server.child.engine_child import main; main()"
+)
+
+
+class Home(Protocol):
+    """Give models the memory that they share."""
+
+    async def load_of(self, engine: EngineClient) -> Load:
+        """Return how to load a model now."""
+
+    async def reserve(self, engine: EngineClient, memory: Mapping[str, int]) -> bool:
+        """Return once a model may take so many bytes of each device; False where it must not."""
 
 
 class EngineClient:
-    """One model: a child process that is kept running, and the requests that it answers.
+    """One model: a child process while it is loaded, and the requests that it answers.
 
-    ``on_note`` is called with sentences for whoever started the server, ``on_progress`` while weights are read.
+    The first request loads it. A process that ends by itself is started again. ``home`` decides when it may take its
+    memory. ``on_note`` is called with sentences for whoever started the server, ``on_progress`` while weights are read.
     """
 
     def __init__(
         self,
+        name: str,
         load: Load,
+        home: Home,
         on_note: Callable[[str], None] = lambda text: None,
         on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
     ) -> None:
-        self._load, self._on_note, self._on_progress = load, on_note, on_progress
+        self.name, self.load = name, load
+        self._home, self._on_note, self._on_progress = home, on_note, on_progress
         self._ids = itertools.count(1)
         self._events: dict[int, asyncio.Queue[Event | Value | Failed]] = {}
-        self._ready = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        #: The model, once it is loaded.
+        self._task: asyncio.Task[None] | None = None
+        self._change = asyncio.Event()
+        self._ready = self._draining = False
+        self._using = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        #: Seconds that it stays loaded after an answer; without end where it is ``math.inf``.
+        self.keep_alive = math.inf
+        #: When it was used last, when it was loaded, and when it will be unloaded (``time.monotonic``).
+        self.used = self.ready_since = 0.0
+        #: Most bytes that it takes, by device; empty where it is not loaded.
+        self.memory: dict[str, int] = {}
+        #: The model, once it was loaded.
         self.model: ModelInfo | None = None
-        #: Why it cannot be loaded, if that is so.
+        #: Why it could not be loaded, if that is so.
         self.failed: Failed | None = None
         #: How often the child was started.
         self.starts = 0
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it answers now."""
-        return self._ready.is_set()
+        """Return whether it takes requests now."""
+        return self._ready and not self._draining
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether it is loaded, or is being loaded."""
+        return self._task is not None
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether it is being loaded."""
+        return self._task is not None and not self._ready
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether it computes for anybody."""
+        return self._using > 0
+
+    @property
+    def expires(self) -> float | None:
+        """Return in how many seconds it is unloaded if nobody uses it, None where it stays."""
+        return None if math.isinf(self.keep_alive) else max(self.used + self.keep_alive - time.monotonic(), 0.0)
 
     @property
     def process_id(self) -> int | None:
         """Return the id of the child process, if there is one."""
         return None if self._process is None else self._process.pid
 
-    async def run(self) -> None:
-        """Keep the engine running until this is cancelled. Raises ``RungError`` where the model cannot be loaded the
-        first time."""
-        pause = _FIRST_PAUSE
-        while True:
-            was_ready = await self._run_once()
-            if self.failed is not None and self.model is None:
-                raise _load_error(self.failed)
-            if self.model is None:
-                raise RungError(
-                    "The engine ended while it loaded the model.",
-                    ["the system may have ended it, for want of memory"],
-                    ["rung serve MODEL --memory 2GB"],
-                    code="engine-failed",
-                )
-            pause = _FIRST_PAUSE if was_ready else min(2 * pause, _MOST_PAUSE)
-            self._on_note("The engine has ended; it is started again.")
-            await asyncio.sleep(pause)
+    def start(self) -> None:
+        """Load the model, unless it is loaded."""
+        if self._task is None:
+            self.failed = None
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the process at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def unload(self) -> None:
+        """End the process once its answers have ended; requests that come meanwhile load the model again."""
+        self._draining = True
+        try:
+            while self._using:
+                await self._change.wait()
+            await self.stop()
+        finally:
+            self._draining = False
+            self._changed()
+
+    def keep(self, seconds: float) -> None:
+        """Keep the model so many seconds after each answer from now on; at 0 it is unloaded when it is idle."""
+        self.keep_alive = seconds
+        self._wait_for_expiry()
+
+    def _changed(self) -> None:
+        """Have everybody look again who waits for something here."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def _run(self) -> None:
+        """Keep the process running until it cannot load its model, or this is cancelled."""
+        pause, was_loaded = _FIRST_PAUSE, False
+        try:
+            while True:
+                was_ready = await self._run_once()
+                was_loaded |= was_ready
+                if self.failed is not None:
+                    return
+                if not was_loaded:
+                    self.failed = _ENDED
+                    return
+                pause = _FIRST_PAUSE if was_ready else min(2 * pause, _MOST_PAUSE)
+                self._on_note(f"The engine of {self.name} has ended; it is started again.")
+                await asyncio.sleep(pause)
+        finally:
+            self._task = None
+            self._changed()
 
     async def _run_once(self) -> bool:
         """Start the child and read what it says until it ends; return whether it had loaded its model."""
+        load = await self._home.load_of(self)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = process = subprocess.Popen(
@@ -109,18 +207,36 @@ class EngineClient:
                 start_new_session=True,  # signals of the terminal are for this process, which ends the engine
             )
         self.starts += 1
-        self.failed = None
         reader, self._writer = await asyncio.open_connection(sock=ours)
+        reserving: set[asyncio.Task[None]] = set()
         try:
-            self._send(self._load)
+            self._send(load)
             while True:
                 header = await reader.readexactly(protocol.HEADER)
-                self._take(protocol.read_from_engine(await reader.readexactly(protocol.length(header))))
+                message = protocol.read_from_engine(await reader.readexactly(protocol.length(header)))
+                if isinstance(message, Planned):
+                    reserving = {asyncio.create_task(self._reserve(message))}
+                else:
+                    self._take(message)
         except (asyncio.IncompleteReadError, OSError):
-            return self._ready.is_set()
+            return self._ready
         finally:
+            for task in reserving:
+                task.cancel()
             self._lose()
             await asyncio.shield(asyncio.to_thread(_end, process))
+            self._process = None
+            self.memory = {}
+            self._changed()
+
+    async def _reserve(self, message: Planned) -> None:
+        """Let the process read the weights when there is room for them."""
+        if await self._home.reserve(self, message.memory):
+            self._send(Proceed())
+        elif self._writer is not None:
+            cause = f"There is no room for {self.name} beside the other models."
+            self.failed = Failed(id=0, status=503, code="no_room", cause=cause)
+            self._writer.close()
 
     def _take(self, message: protocol.FromEngine) -> None:
         """Hand a message to whom it is for."""
@@ -135,12 +251,21 @@ class EngineClient:
             case Failed():
                 self._put(message.id, message)
             case Ready():
-                self.model = message.model
-                self._ready.set()
+                self._note_ready(message.model)
             case Note():
                 self._on_note(message.text)
             case Progress():
                 self._on_progress(message.label, message.done, message.total)
+
+    def _note_ready(self, model: ModelInfo) -> None:
+        room = f"{model.parallel} answers at once, context {model.context:,}"
+        self._on_note(f"{self.name} is ready: {model.format} on {' + '.join(model.devices)}, {room}")
+        self.model, self._ready = model, True
+        if list(self.memory) == model.devices:  # with a draft model and adapters
+            self.memory = {device: max(count, model.memory) for device, count in self.memory.items()}
+        self.used = self.ready_since = time.monotonic()
+        self._wait_for_expiry()
+        self._changed()
 
     def _put(self, number: int, event: Event | Value | Failed) -> None:
         if (events := self._events.get(number)) is not None:  # else it was cancelled a moment ago
@@ -148,7 +273,7 @@ class EngineClient:
 
     def _lose(self) -> None:
         """Tell all requests that their engine has ended."""
-        self._ready.clear()
+        self._ready = False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -161,13 +286,21 @@ class EngineClient:
             self._writer.write(protocol.frame(message))
 
     async def loaded(self) -> ModelInfo:
-        """Return the model once it is loaded, however long that takes."""
-        await self._ready.wait()
+        """Return the model once it is loaded, however long that takes. Raises ``RungError`` where it cannot be."""
+        tried = False
+        while not self.is_ready:
+            if self._task is None:
+                if tried and self.failed is not None:
+                    raise _load_error(self.failed)
+                self.start()
+            tried = True
+            await self._change.wait()
+        self.used = time.monotonic()
         assert self.model is not None
         return self.model
 
     async def wait_ready(self) -> ModelInfo:
-        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes too long."""
+        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes too long or cannot be."""
         started = time.monotonic()
         try:
             async with asyncio.timeout(_START_SECONDS):
@@ -175,8 +308,36 @@ class EngineClient:
         except TimeoutError:
             waited = time.monotonic() - started
             raise ApiError(
-                503, f"The model is not loaded after {waited:.0f} s.", code="model_loading", retry_after=10
+                503, f"{self.name} is not loaded after {waited:.0f} s.", code="model_loading", retry_after=10
             ) from None
+        except RungError as error:
+            message = " ".join([error.cause, *(f"({fact})" for fact in error.facts)])
+            raise ApiError(503, message, code=error.code) from error
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep the model loaded in the block."""
+        self._using += 1
+        try:
+            yield
+        finally:
+            self._using -= 1
+            self.used = time.monotonic()
+            self._wait_for_expiry()
+            self._changed()
+
+    def _wait_for_expiry(self) -> None:
+        """Unload the model when nobody has used it for ``keep_alive`` seconds."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self._ready and not self._using and (seconds := self.expires) is not None:
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        if self.is_ready and not self._using:
+            self._on_note(f"{self.name} is unloaded: nobody has used it for {self.keep_alive:g} s.")
+            self._expiring = asyncio.create_task(self.unload())
 
     async def generate(self, request: Generate) -> AsyncGenerator[Event]:
         """Yield what comes of a request: ``Started``, then deltas and ends of its answers.
@@ -187,24 +348,35 @@ class EngineClient:
         number = request.id = next(self._ids)
         events = self._events[number] = asyncio.Queue()
         left = request.answers
-        self._send(request)
-        try:
-            while left:
-                found = await events.get()
-                if isinstance(found, Failed):
-                    left = 0
-                    raise ApiError.of_failure(found)
-                assert not isinstance(found, Value)
-                left -= isinstance(found, Finished)
-                yield found
-        finally:
-            del self._events[number]
-            if left:
-                self._send(Cancel(number))
+        with self._in_use():
+            self._send(request)
+            try:
+                while left:
+                    found = await events.get()
+                    if isinstance(found, Failed):
+                        left = 0
+                        raise ApiError.of_failure(found)
+                    assert not isinstance(found, Value)
+                    left -= isinstance(found, Finished)
+                    yield found
+            finally:
+                del self._events[number]
+                if left:
+                    self._send(Cancel(number))
 
     async def ask(self, question: Question) -> Any:
         """Return the answer to a question. Raises ``ApiError``."""
         await self.wait_ready()
+        with self._in_use():
+            return await self._answer(question)
+
+    async def counts(self) -> Counts:
+        """Return what is computed now; nothing where it is not loaded, which this does not change."""
+        if not self._ready:
+            return Counts(0, 0, 0, 0)
+        return msgspec.convert(await self._answer(Stats()), Counts)
+
+    async def _answer(self, question: Question) -> Any:
         number = question.id = next(self._ids)
         events = self._events[number] = asyncio.Queue()
         self._send(question)

@@ -1,6 +1,7 @@
 """Messages between the HTTP process and an engine: msgpack of tagged structs, each after its length.
 
-An engine reads ``Load`` first and answers ``Ready`` or ``Failed`` (id 0). Requests have ids that the HTTP process
+An engine reads ``Load`` first. It answers ``Planned`` and waits for ``Proceed`` before it reads weights, each time that
+it has a plan, and then ``Ready`` or ``Failed`` (id 0). Requests have ids that the HTTP process
 gives. ``Generate`` is answered by ``Started``, then by a ``Step`` for each step that has text, then by ``Finished`` for
 each of its answers; any other request by ``Value``; each of them by ``Failed`` instead. After ``Cancel`` nothing more
 comes.
@@ -20,10 +21,17 @@ HEADER = _LENGTH.size
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message."""
+    """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message.
+
+    ``stored`` is its name in the store, which then counts as in use."""
 
     model: str
     options: dict[str, Any] = {}
+    stored: str = ""
+
+
+class Proceed(msgspec.Struct, tag=True, frozen=True):
+    """Read the weights: there is room for what was planned."""
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -103,7 +111,7 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
 
 #: Requests that have one answer, a ``Value``.
 Question = Stats | Encode | Decode | Render | Embed
-ToEngine = Load | Generate | Cancel | Question
+ToEngine = Load | Proceed | Generate | Cancel | Question
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -138,6 +146,12 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
     label: str
     done: int
     total: int
+
+
+class Planned(msgspec.Struct, tag=True, frozen=True):
+    """The model is planned: the most bytes that it takes, by device."""
+
+    memory: dict[str, int]
 
 
 class Note(msgspec.Struct, tag=True, frozen=True):
@@ -218,7 +232,7 @@ class Value(msgspec.Struct, tag=True, frozen=True):
     value: Any
 
 
-FromEngine = Progress | Note | Ready | Started | Step | Finished | Failed | Value
+FromEngine = Progress | Planned | Note | Ready | Started | Step | Finished | Failed | Value
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -9,6 +9,8 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -18,7 +20,7 @@ from rung.server.admission import MOST_WAITING, Admission
 from rung.server.api import ENDPOINTS
 from rung.server.app import App
 from rung.server.connection import Protocol
-from rung.server.engine_client import EngineClient
+from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
 from rung.server.service import Service
 
@@ -32,10 +34,14 @@ DRAIN_SECONDS, _STOP_SECONDS = 30, 1
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a server. ``models`` are loads by the name that clients give; ``drain`` seconds after
-    SIGTERM answers are cut."""
+    """Settings of a server. ``models`` are loads by the name that clients give, ``options`` those of a load of any
+    model of the store (None: requests name no other); ``memory`` and ``keep_alive`` as in ``ModelPool``; ``drain``
+    seconds after SIGTERM answers are cut."""
 
     models: dict[str, Load]
+    options: dict[str, Any] | None = None
+    memory: str | None = None
+    keep_alive: float | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     keys: tuple[str, ...] = ()
@@ -102,61 +108,51 @@ def serve(
     settings: Settings,
     on_note: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
+    on_key: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. Raises ``RungError`` where a model cannot
-    be loaded or nothing can listen."""
+    """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. ``on_note`` hears the address when the
+    models are loaded, ``on_key`` of a key that was made. Raises ``RungError`` where a model cannot be loaded or nothing
+    can listen."""
     keys, made = gate.all_keys(settings.host, settings.keys, settings.no_key)
-    listener = bind(settings.host, settings.port)
-    with listener:
+    with bind(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-        on_note(f"http://{shown}:{port}   OpenAI's base URL: http://{shown}:{port}/v1")
         if made:
-            on_note(f"key: {made}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
-        asyncio.run(_serve(settings, keys, listener, on_note, on_progress))
+            on_key(f"key: {made}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
+        on_ready = partial(on_note, f"http://{shown}:{port}   OpenAI's base URL: http://{shown}:{port}/v1")
+        asyncio.run(_serve(settings, keys, listener, on_ready, on_note, on_progress))
 
 
 async def _serve(
     settings: Settings,
     keys: tuple[str, ...],
     listener: socket.socket,
+    on_ready: Callable[[], None],
     on_note: Callable[[str], None],
     on_progress: Callable[[str, int, int], None],
 ) -> None:
-    engines = {name: EngineClient(load, on_note, on_progress) for name, load in settings.models.items()}
-    service = Service(engines, Admission(settings.most_waiting, shared=len(keys) > 1))
+    """Serve until a signal; ``on_ready`` is called when the models of the command line are loaded."""
+    pool = ModelPool(settings.models, settings.options, settings.memory, settings.keep_alive, on_note, on_progress)
+    service = Service(pool, Admission(settings.most_waiting, shared=len(keys) > 1))
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
     config = http_config(app, settings.drain)
     server = _Server(config)
     _stop_by_signals(server, config)
     http = asyncio.create_task(server.serve([listener]))
-    runs = [asyncio.create_task(_run(name, engine, on_note)) for name, engine in engines.items()]
+    start = asyncio.create_task(pool.start())
     try:
-        done, _ = await asyncio.wait({http, *runs}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({http, start}, return_when=asyncio.FIRST_COMPLETED)
+        if start.done():
+            start.result()
+            on_ready()
+        await http
+    finally:
         server.should_exit = True
-        for task in done:
-            task.result()
-    finally:
         server.force_exit = not http.done()
-        for task in runs:
-            task.cancel()
-        await asyncio.gather(http, *runs, return_exceptions=True)
-
-
-async def _run(name: str, engine: EngineClient, on_note: Callable[[str], None]) -> None:
-    """Run an engine, and say when its model is loaded."""
-
-    async def tell() -> None:
-        model = await engine.loaded()
-        room = f"{model.parallel} answers at once, context {model.context:,}"
-        on_note(f"{name} is ready: {model.format} on {' + '.join(model.devices)}, {room}")
-
-    telling = asyncio.create_task(tell())
-    try:
-        await engine.run()
-    finally:
-        telling.cancel()
+        start.cancel()
+        await asyncio.gather(http, start, return_exceptions=True)
+        await pool.stop()
 
 
 def _stop_by_signals(server: uvicorn.Server, config: uvicorn.Config) -> None:

@@ -15,6 +15,7 @@ from rung.server.engine_client import EngineClient, Event
 from rung.server.errors import ApiError, ErrorStyle, openai_error
 from rung.server.http import unless_gone
 from rung.server.metrics import Totals
+from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Echo, Finished, Generate, ModelInfo, Started
 
 
@@ -22,7 +23,7 @@ from rung.server.protocol import Delta, Echo, Finished, Generate, ModelInfo, Sta
 class Service:
     """The models that are served, by the names that clients give them."""
 
-    engines: dict[str, EngineClient]
+    pool: ModelPool
     admission: Admission = field(default_factory=Admission)
     totals: Totals = field(default_factory=Totals)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -30,19 +31,10 @@ class Service:
     def engine(self, name: str | None) -> tuple[str, EngineClient]:
         """Return the model of a name, with the name that it is served by; without a name the first one.
 
-        ollama's clients put ``:latest`` behind names. Raises ``ApiError`` (404) for another name.
+        Raises ``ApiError`` (404) for an unknown name.
         """
-        if name is None:
-            return next(iter(self.engines.items()))
-        for each in (name, name.removesuffix(":latest")):
-            if each in self.engines:
-                return each, self.engines[each]
-        raise ApiError(
-            404,
-            f"There is no model {name!r}; there is {', '.join(self.engines)}.",
-            param="model",
-            code="model_not_found",
-        )
+        engine = self.pool.find(name)
+        return engine.name, engine
 
 
 class Answers:

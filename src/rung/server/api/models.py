@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
 from rung.server import metrics
 from rung.server.engine_client import EngineClient
 from rung.server.http import json_response
-from rung.server.protocol import Counts, Stats
+from rung.server.protocol import Counts
 from rung.server.service import Call, Endpoint, Service
 
 
 async def health(call: Call) -> Response:
-    """Say 200 when all models answer, 503 before."""
-    engines = call.service.engines.values()
-    if all(engine.is_ready for engine in engines):
+    """Say 200 when the models of the command line answer, 503 before."""
+    waits_for = call.service.pool.waits_for
+    if waits_for is None:
         return json_response({"status": "ok"})
-    failed = next((engine.failed.cause for engine in engines if engine.failed is not None), None)
-    message = failed or "Loading model"
+    message = "Loading model" if waits_for.failed is None else waits_for.failed.cause
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
     return json_response({"error": error}, 503, {"retry-after": "1"})
 
 
 async def list_models(call: Call) -> Response:
     """List the models as OpenAI does, with what llama.cpp says of them in ``meta``."""
-    service = call.service
-    data = [_model(service, name, engine) for name, engine in service.engines.items()]
+    data = [_model(call.service, each.name, each.engine) for each in call.service.pool.listed()]
     return json_response({"object": "list", "data": data})
 
 
@@ -38,8 +35,9 @@ async def show_model(call: Call) -> Response:
     return json_response(_model(call.service, name, engine))
 
 
-def _model(service: Service, name: str, engine: EngineClient) -> dict[str, Any]:
-    known, meta = engine.model, None
+def _model(service: Service, name: str, engine: EngineClient | None) -> dict[str, Any]:
+    """Return what is said of a model: what it is once it was loaded, and whether it is now."""
+    known, meta, status = None if engine is None else engine.model, None, "unloaded"
     if known is not None:
         meta = {
             "n_vocab": known.vocabulary,
@@ -48,13 +46,15 @@ def _model(service: Service, name: str, engine: EngineClient) -> dict[str, Any]:
             "format": known.format,
             "devices": known.devices,
         }
-    return {"id": name, "object": "model", "created": service.created, "owned_by": "rung", "meta": meta}
+    if engine is not None and engine.is_loaded:
+        status = "loading" if engine.is_starting else "loaded"
+    about = {"id": name, "object": "model", "created": service.created, "owned_by": "rung"}
+    return {**about, "meta": meta, "status": {"value": status}}
 
 
 async def show_metrics(call: Call) -> Response:
     """Show what the server has done, for Prometheus."""
-    found = [await engine.ask(Stats()) for engine in call.service.engines.values()]
-    counts = [msgspec.convert(each, Counts) for each in found]
+    counts = [await engine.counts() for engine in call.service.pool.engines.values()]
     summed = Counts(*(sum(getattr(each, name) for each in counts) for name in Counts.__struct_fields__))
     return Response(metrics.text(call.service.totals, summed), media_type="text/plain; version=0.0.4")
 

@@ -16,14 +16,17 @@ from rung.server.api.openai_embeddings import vectors
 from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText, schema_grammar
 from rung.server.engine_client import EngineClient
 from rung.server.errors import ApiError, ollama_error
-from rung.server.http import Stream, json_response, read_json, to_json
+from rung.server.http import Stream, json_response, read_json, to_json, unless_gone
+from rung.server.model_pool import parse_keep_alive
 from rung.server.protocol import Delta, Finished, Generate, Grammar
 from rung.server.service import Answers, Call, Endpoint
 
+#: What ollama says of a model that stays: a century.
+_FOR_EVER = 100 * 365.25 * 86400
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 _Name = Annotated[str, Meta(max_length=512)]
 _Format = Literal["json", ""] | dict[str, Any] | None
-_Wait = str | float | int | None
+_Wait = Annotated[str, Meta(max_length=64)] | float | int | None
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -56,10 +59,10 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/api/chat``. Empty ``tools`` and ``keep_alive`` change nothing of an answer."""
+    """A body of ``/api/chat``. Without ``messages`` the model is loaded, or unloaded where ``keep_alive`` is 0."""
 
     model: _Name
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[Message], Meta(max_length=MOST_MESSAGES)] = []
     options: Options | None = None
     format: _Format = None
     stream: bool = True
@@ -75,10 +78,11 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/api/generate``; with ``raw`` the prompt is continued as it is."""
+    """A body of ``/api/generate``; with ``raw`` the prompt is continued as it is. Without a prompt as ``ChatRequest``
+    without messages."""
 
     model: _Name
-    prompt: str
+    prompt: str = ""
     system: str | None = None
     raw: bool | None = None
     options: Options | None = None
@@ -129,14 +133,40 @@ async def chat(call: Call) -> Response:
     def shown(text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text}}
 
+    engine = _engine(call, body.model, body.keep_alive)
+    if not body.messages:
+        return await _load(call, engine, body.model, shown(""))
     return await _answer(call, body.model, body.to_generate(), body.stream, shown)
+
+
+def _engine(call: Call, model: str, keep_alive: _Wait) -> EngineClient:
+    """Return the model of a name, which is kept as a request says. Raises ``ApiError``."""
+    _, engine = call.service.engine(model)
+    if keep_alive is not None:
+        try:
+            engine.keep(parse_keep_alive(keep_alive))
+        except ValueError:
+            raise ApiError(
+                400, f"keep_alive: {keep_alive!r} is no time: 5m, 300, 0, -1.", param="keep_alive", code="invalid_value"
+            ) from None
+    return engine
+
+
+async def _load(call: Call, engine: EngineClient, model: str, shown: dict[str, Any]) -> Response:
+    """Load a model, or unload it when it is idle where it shall be kept for no time."""
+    if engine.keep_alive:
+        await unless_gone(call.request, engine.wait_ready())
+    reason = "load" if engine.keep_alive else "unload"
+    return json_response({"model": model, "created_at": _now(), **shown, "done": True, "done_reason": reason})
 
 
 async def generate(call: Call) -> Response:
     """Answer a prompt."""
     body = await read_json(call.request, GenerateRequest)
-    _, engine = call.service.engine(body.model)
-    known = await engine.wait_ready()
+    engine = _engine(call, body.model, body.keep_alive)
+    if not body.prompt:
+        return await _load(call, engine, body.model, {"response": ""})
+    known = await unless_gone(call.request, engine.wait_ready())
     return await _answer(call, body.model, body.to_generate(known.chats), body.stream, lambda text: {"response": text})
 
 
@@ -184,54 +214,63 @@ async def embed(call: Call) -> Response:
     """Return embeddings of texts."""
     body = await read_json(call.request, EmbedRequest)
     begun = time.perf_counter()
-    _, engine = call.service.engine(body.model)
+    engine = _engine(call, body.model, body.keep_alive)
     found, tokens = await vectors(engine, [body.input] if isinstance(body.input, str) else body.input, truncate=True)
     spent = int((time.perf_counter() - begun) * 1e9)
     more = {"total_duration": spent, "load_duration": 0, "prompt_eval_count": tokens}
     return json_response({"model": body.model, "embeddings": [list(each) for each in found], **more})
 
 
-def _details(engine: EngineClient) -> dict[str, Any]:
-    known = engine.model
+def _details(engine: EngineClient | None, format: str = "") -> dict[str, Any]:
+    known = None if engine is None else engine.model
     return {
         "parent_model": "",
         "format": "gguf",
         "family": known.family if known else "",
         "families": [known.family] if known else [],
         "parameter_size": "",
-        "quantization_level": known.format if known else "",
+        "quantization_level": known.format if known else format,
     }
 
 
+def _time(seconds: float) -> str:
+    """Return a time since 1970 as ollama writes it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
 async def tags(call: Call) -> Response:
-    """List the models."""
-    modified = datetime.fromtimestamp(call.service.created, UTC).isoformat().replace("+00:00", "Z")
-    listed = [
-        {
-            "name": name,
-            "model": name,
-            "modified_at": modified,
-            "size": engine.model.memory if engine.model else 0,
-            "digest": "",
-            "details": _details(engine),
-        }
-        for name, engine in call.service.engines.items()
-    ]
+    """List the models that requests may name."""
+    listed = []
+    for name, engine, stored in call.service.pool.listed():
+        size = engine.model.memory if engine and engine.model else 0
+        listed.append(
+            {
+                "name": name,
+                "model": name,
+                "modified_at": _time(stored.last_used if stored else call.service.created),
+                "size": stored.size if stored else size,
+                "digest": stored.blob.removeprefix("sha256-") if stored else "",
+                "details": _details(engine, stored.format if stored else ""),
+            }
+        )
     return json_response({"models": listed})
 
 
 async def ps(call: Call) -> Response:
     """List the models that are loaded."""
+    now = time.time()
     listed = [
         {
-            "name": name,
-            "model": name,
+            "name": engine.name,
+            "model": engine.name,
             "size": engine.model.memory,
+            "size_vram": sum(count for device, count in engine.memory.items() if device != "cpu"),
             "digest": "",
             "details": _details(engine),
             "context_length": engine.model.context,
+            "expires_at": _time(now + (_FOR_EVER if engine.expires is None else engine.expires)),
         }
-        for name, engine in call.service.engines.items()
+        for engine in call.service.pool.loaded
         if engine.is_ready and engine.model
     ]
     return json_response({"models": listed})

@@ -1,22 +1,33 @@
-"""``rung serve [MODEL]``: a language model over HTTP, for clients of OpenAI and others."""
+"""``rung serve [MODEL...]``: language models over HTTP, for clients of OpenAI and others."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rung.cli import options
 from rung.cli.views.output import note
-from rung.core.errors import SoftwareMissing
+from rung.core.errors import SoftwareMissing, UsageError
+
+if TYPE_CHECKING:
+    from rung.server.protocol import Load
 
 #: What the HTTP process is made of.
 _PACKAGES = ("starlette", "uvicorn", "msgspec")
 
 
 def serve(
-    model: options.Model = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="GGUF files, Hugging Face folders, demo, or hub names: ORG/REPO, ORG/REPO:Q4_K_M.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Listen on this address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Listen on this port; 0: any free one.")] = 8080,
     key: Annotated[
@@ -36,6 +47,15 @@ def serve(
         list[str] | None,
         typer.Option("--origin", help="Pages of this origin may call: https://example.org.", show_default=False),
     ] = None,
+    keep_alive: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-alive",
+            metavar="TIME",
+            help="Unload a model so long after its last answer: 5m, 0, -1 for never. 5m for models that requests name.",
+            show_default=False,
+        ),
+    ] = None,
     format: options.Format = None,
     device: options.Device = None,
     software: options.Software = None,
@@ -52,39 +72,39 @@ def serve(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but a key that was made.")] = False,
     yes: options.Yes = False,
 ) -> None:
-    """Serve a language model over HTTP, as OpenAI's clients expect it.
+    """Serve language models over HTTP, as OpenAI's clients expect them.
 
-    Without MODEL the starter smollm2, or the embedded demo where that is not pulled.
+    Without MODEL the starter smollm2, or the embedded demo where that is not pulled. Requests may name any other model
+    that is pulled: it is loaded then, and others are unloaded where the memory is too small for all.
     """
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise SoftwareMissing(f"{missing[0]} is not installed; serving needs it.", (), ["pip install 'rung[serve]'"])
-    from rung.cli import fetching, interrupts
+    from rung.cli import interrupts
     from rung.cli.common import check_software
     from rung.cli.views.progress import bar
-    from rung.server.protocol import Load
     from rung.server.serve import Settings
     from rung.server.serve import serve as run
 
     check_software(device, software)
-    path, starter = fetching.model_to_run(model, yes, offline, quiet)
-    load = {
+    common = {
         "format": format,
         "device": device,
         "software": software,
         "memory": memory,
         "context": context,
         "parallel": parallel,
-        "adapters": tuple(adapter or ()),
-        "draft": draft,
         "prefix_cache": prefix_cache,
         "cache_type": cache_type,
         "threads": threads,
         "offline": offline,
-        "revision": revision,
     }
+    special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
     settings = Settings(
-        {starter or model or path: Load(path, load)},
+        _loads(models or [], common, special, yes, quiet),
+        options=common,
+        memory=memory,
+        keep_alive=None if keep_alive is None else _seconds(keep_alive),
         host=host,
         port=port,
         keys=tuple(key or ()),
@@ -94,4 +114,33 @@ def serve(
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
-        run(settings, on_note=lambda text: None if quiet else note(text), on_progress=progress.update)
+        run(settings, lambda text: None if quiet else note(text), progress.update, note)
+
+
+def _loads(
+    models: Sequence[str], common: Mapping[str, Any], special: Mapping[str, Any], yes: bool, quiet: bool
+) -> dict[str, Load]:
+    """Return how to load the models of the command line, by name. Raises ``UsageError`` for ``special`` options, which
+    are of one model, with several."""
+    from rung.cli import fetching
+    from rung.server.protocol import Load
+
+    if len(set(models)) > 1 and any(special.values()):
+        raise UsageError("--adapter, --draft and --revision are of one model, and several are to be served.")
+    loads = {}
+    for model in models or (None,):
+        path, starter = fetching.model_to_run(model, yes, common["offline"], quiet)
+        loads[starter or model or path] = Load(path, {**common, **special})
+    return loads
+
+
+def _seconds(keep_alive: str) -> float:
+    """Return the seconds of ``--keep-alive``. Raises ``UsageError``."""
+    from rung.server.model_pool import parse_keep_alive
+
+    try:
+        return parse_keep_alive(keep_alive)
+    except ValueError as error:
+        raise UsageError(
+            f"--keep-alive {keep_alive} is no time.", (), ["--keep-alive 5m", "--keep-alive -1   # for ever"]
+        ) from error

@@ -12,7 +12,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,12 +20,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
+from rung.core.types import Device, Plan
 from rung.engine.embeddings.encoder import EncoderModel
 from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
 from rung.engine.sampling import logprob_entry
 from rung.models.card import ModelCard
+from rung.models.store import folder
 from rung.server import protocol
 from rung.server.protocol import (
     Cancel,
@@ -40,6 +42,8 @@ from rung.server.protocol import (
     Generate,
     Load,
     Note,
+    Planned,
+    Proceed,
     Progress,
     Ready,
     Render,
@@ -50,7 +54,7 @@ from rung.server.protocol import (
 )
 
 if TYPE_CHECKING:
-    from rung.server.grammars import Grammars
+    from rung.server.child.grammars import Grammars
 
 #: Threads that prepare requests.
 _PREPARING = 2
@@ -192,7 +196,7 @@ class EngineChild:
     @cached_property
     def _grammars(self) -> Grammars:
         """Return what compiles grammars; reading a vocabulary takes a moment."""
-        from rung.server.grammars import Grammars
+        from rung.server.child.grammars import Grammars
 
         return Grammars(self._model)
 
@@ -332,7 +336,7 @@ def _info(model: Model) -> protocol.ModelInfo:
         context=plan.context,
         parallel=1 if encodes else model.scheduler.parallel,
         vocabulary=model.tokenizer.size,
-        memory=plan.memory,
+        memory=int(model.report.predicted["memory_bytes"]),
         chats=not encodes and bool(model.card.chat_template),
         writes=not encodes,
         family=model.card.decoder.model_type if isinstance(model.card, ModelCard) else "",
@@ -340,8 +344,16 @@ def _info(model: Model) -> protocol.ModelInfo:
     )
 
 
-def _load(channel: Channel, message: Load, simulations: ExitStack) -> Model:
+def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Iterator[protocol.ToEngine]) -> Model:
     """Load a model. A card that is simulated is until ``simulations`` ends."""
+
+    def wait_for_room(plan: Plan, devices: Sequence[Device]) -> None:
+        channel.send(Planned({each.device: each.memory.most for each in plan.placements}))
+        if not isinstance(next(messages, None), Proceed):
+            os._exit(0)  # nobody wants it any more
+
+    if message.stored and (stored := folder.find(message.stored)) is not None:
+        folder.mark_used(stored)
     options = dict(message.options)
     software, device = options.pop("software", None), options.get("device") or ""
     if device.startswith("sim:"):
@@ -355,6 +367,7 @@ def _load(channel: Channel, message: Load, simulations: ExitStack) -> Model:
         **options,
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
+        on_plan=wait_for_room,
     )
 
 
@@ -374,7 +387,7 @@ def main() -> None:
     assert isinstance(first, Load), "the first message names the model"
     with ExitStack() as simulations:
         try:
-            model = _load(channel, first, simulations)
+            model = _load(channel, first, simulations, messages)
         except Exception as error:
             channel.send(failure(0, error))
             return
