@@ -13,9 +13,10 @@ from rung.core.value import FrozenDict
 from rung.hardware import detect
 from rung.hardware.families import webgpu
 from rung.hardware.families.webgpu import Adapter, Listing
-from tests.support.devices import fresh_cache
+from tests.support.devices import fresh_cache, software_adapter
 
 cache = fresh_cache()
+adapter = software_adapter()
 
 CPU = Device("cpu", "cpu", "a processor", "x86_64", 32 << 30, 20 << 30)
 LIMITS = FrozenDict({"max-buffer-size": 2**31 - 1})
@@ -184,27 +185,18 @@ def test_a_listing_of_another_version_is_made_anew(seen, cache):
     assert seen(_ADAPTER.strip()) == ([["a card"], "", False], 2)
 
 
-@pytest.fixture
-def software():
-    """The software adapter of this machine."""
-    device = next((d for d in detect.devices(software_adapters=True) if d.arch == webgpu.SOFTWARE), None)
-    if device is None:
-        pytest.skip(f"no software adapter here: {webgpu.absence() or 'apt install mesa-vulkan-drivers'}")
-    return device
-
-
-def test_a_software_adapter_is_opened_and_one_that_has_gone_is_named(software):
-    adapter = webgpu.open_adapter(software)
-    assert adapter.limits["max-buffer-size"] == software.details["adapter"]["limits"]["max-buffer-size"]
-    gone = replace(software, details=software.details | {"adapter": {**software.details["adapter"], "name": "other"}})
+def test_a_software_adapter_is_opened_and_one_that_has_gone_is_named(adapter):
+    opened = webgpu.open_adapter(adapter)
+    assert opened.limits["max-buffer-size"] == adapter.details["adapter"]["limits"]["max-buffer-size"]
+    gone = replace(adapter, details=adapter.details | {"adapter": {**adapter.details["adapter"], "name": "other"}})
     with pytest.raises(LookupError, match="no longer there"):
         webgpu.open_adapter(gone)
 
 
-def test_nothing_chooses_a_software_adapter(software):
+def test_nothing_chooses_a_software_adapter(adapter):
     from rung.hardware.select import select_device, select_groups
 
-    assert software.id not in [device.id for device in detect.devices()]
-    assert (software,) not in select_groups(())
-    assert select_device(software.id).arch == webgpu.SOFTWARE
-    assert select_groups((software.id,))[0][0].arch == webgpu.SOFTWARE
+    assert adapter.id not in [device.id for device in detect.devices()]
+    assert (adapter,) not in select_groups(())
+    assert select_device(adapter.id).arch == webgpu.SOFTWARE
+    assert select_groups((adapter.id,))[0][0].arch == webgpu.SOFTWARE

@@ -31,3 +31,19 @@ def fresh_cache() -> Callable[..., Any]:
         return tmp_path / "cache"
 
     return cache
+
+
+def software_adapter() -> Callable[..., Any]:
+    """Return a fixture of the software adapter of this machine; tests are skipped where there is none."""
+
+    @pytest.fixture(name="adapter")
+    def adapter() -> Any:
+        from rung.hardware import detect
+        from rung.hardware.families import webgpu
+
+        device = next((d for d in detect.devices(software_adapters=True) if d.arch == webgpu.SOFTWARE), None)
+        if device is None:
+            pytest.skip(f"no software adapter here: {webgpu.absence() or 'apt install mesa-vulkan-drivers'}")
+        return device
+
+    return adapter

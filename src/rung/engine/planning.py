@@ -148,6 +148,5 @@ def _devices_here(missing: Sequence[str], on_probe: Callable[[Device], None], na
 
 
 def _with(device: Device, packages: Sequence[str]) -> Device:
-    if device.kind == "webgpu":  # neither torch nor numba computes there
-        return device
-    return replace(device, software=device.software | dict.fromkeys(packages, "not installed"))
+    usable = [name for name in packages if name != "torch" or device.torch_computes]
+    return replace(device, software=device.software | dict.fromkeys(usable, "not installed"))

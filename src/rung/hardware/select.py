@@ -7,7 +7,7 @@ a device file, or several of these as one budget (``3090+3060``, ``2x3090``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rung.core.errors import UnknownDevice, UsageError
@@ -125,9 +125,13 @@ def _here(software_adapters: bool = False) -> tuple[Device, ...]:
     found = detect.devices(software_adapters=software_adapters)
     installed = next(device for device in found if device.kind == "cpu").software
     missing = {name: "not installed" for name in ("torch", "numba") if name not in installed}
-    return tuple(
-        device if device.kind == "webgpu" else replace(device, software=device.software | missing) for device in found
-    )
+    return tuple(_with(device, missing) for device in found)
+
+
+def _with(device: Device, missing: Mapping[str, str]) -> Device:
+    """The device with packages that are not installed, those that could compute there."""
+    usable = {name: at for name, at in missing.items() if name != "torch" or device.torch_computes}
+    return replace(device, software=device.software | usable)
 
 
 def _group(name: str, here: Sequence[Device], software: str | None) -> Group:

@@ -45,7 +45,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
     Taken from disk where an earlier probe of the same device, driver and software is kept there, unless ``fresh``.
     ``progress`` is told what is being tried. A simulated device comes back as it is. Raises nothing of the device's.
     """
-    if not device.real or device.kind == "webgpu":
+    if not device.real:
         return device
     with json_cache.lock(probe_cache.key(device)):
         found = None if fresh else probe_cache.read(device)
@@ -64,6 +64,8 @@ def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
     busy = _busy(device)
     capabilities = list(_instruction_sets(device, progress))
     compute = _with_torch if "torch" in device.software or device.kind != "cpu" else _with_numpy
+    if device.kind == "webgpu":
+        compute = _with_webgpu
     computed, peaks, bandwidth, notes = compute(device, progress)
     if busy and peaks:
         notes.append(
@@ -194,6 +196,36 @@ def _with_numpy(
     }
     notes = [] if read.ok else [f"the bandwidth is not known: {_reason(read)}"]
     return found, rates, float(read.value) if read.ok else None, notes
+
+
+def _with_webgpu(
+    device: Device, progress: Progress
+) -> tuple[list[Capability], dict[str, float], float | None, list[str]]:
+    """Return the same of a GPU through WebGPU: of what its adapter declares, and of ``dot4I8Packed``."""
+    progress("values")
+    module = f"{_PROBES}.webgpu"
+    declared = [(op, d) for d in ("f32", "f16") for op in _OPS if device.capability(f"{op}.{d}").level is Level.NATIVE]
+    names = [*(f"{op}.{dtype}" for op, dtype in declared), "matmul.int8"]
+    jobs = [Job.of(f"{module}:{op}", dtype=dtype) for op, dtype in (*declared, ("matmul", "int8"))]
+    if device.capability("subgroup").level is Level.NATIVE:
+        names, jobs = [*names, "subgroup"], [*jobs, Job.of(f"{module}:subgroup")]
+    timed = [Job.of(f"{module}:bandwidth", size=_bytes_to_read(device)), Job.of(f"{module}:multiplied")]
+    prepare = Job.of(f"{module}:start", device=device.to_json())
+    outcomes = worker.run([*jobs, *timed], LIMIT, prepare=prepare, most_lost=_MOST_LOST)
+    found = [_capability(name, outcome, _COMPARED) for name, outcome in zip(names, outcomes, strict=False)]
+    read, multiplied = outcomes[len(jobs) :]
+    emulated = device.capability("dot8").level is Level.EMULATED
+    found = [_emulated(c, device) if emulated and c.name == "matmul.int8" else c for c in found]
+    notes = [] if read.ok else [f"the bandwidth is not known: {_reason(read)}"]
+    peaks = {"f32": float(multiplied.value)} if multiplied.ok else {}
+    return found, peaks, float(read.value) if read.ok else None, notes
+
+
+def _emulated(capability: Capability, device: Device) -> Capability:
+    """Right values of ``dot4I8Packed`` where the card has no such instruction."""
+    right = capability.level is Level.NATIVE
+    why = f"right, but {device.capability('dot8').source}"
+    return replace(capability, level=Level.EMULATED, source=why) if right else capability
 
 
 def _capability(name: str, outcome: Outcome, source: str) -> Capability:

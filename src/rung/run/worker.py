@@ -56,6 +56,7 @@ _OF_THE_MOMENT = (
     "ModuleNotFoundError",
     "no child process",
     "the child did not start",
+    "is no longer there",
 )
 
 

@@ -49,10 +49,10 @@ def support(device: Device) -> tuple[Support, ...]:
 
     A package that ``device.software`` names is looked up in that release, the others in their newest; where the newest
     does not run, the newest that does is listed too. Nothing but torch is known of an architecture that is not in the
-    catalog.
+    catalog, and of a device of WebGPU what runs on the same card otherwise.
     """
     architecture = architecture_of(device)
-    found = list(_torch(device))
+    found = list(_torch(device)) if device.kind != "webgpu" else []
     if architecture:
         found += _features(device, architecture)
         found += _compute_types(device, architecture)

@@ -26,7 +26,7 @@ from rung.hardware import catalog, json_cache
 from rung.hardware.catalog import DTYPES
 from rung.hardware.cgroup import read
 from rung.hardware.families import from_catalog
-from rung.hardware.software import version_of
+from rung.hardware.software import installed, version_of
 
 #: The architecture of an adapter that computes on the processor.
 SOFTWARE = "software"
@@ -357,7 +357,8 @@ def _details(adapter: Adapter) -> dict[str, Any]:
 
 def _finished(device: Device, adapter: Adapter) -> Device:
     """The device with the software that drives it, and what WGSL computes there."""
-    software = {"wgpu": version_of("wgpu")} | {k: v for k, v in device.software.items() if k == "driver"}
+    software = {name: at for name, at in installed().items() if not name.startswith("torch")}
+    software |= {"wgpu": version_of("wgpu"), "driver": device.software["driver"]}
     capabilities = FrozenDict({each.name: each for each in _capabilities(device, adapter)})
     return replace(device, software=FrozenDict(software), capabilities=capabilities)
 
@@ -375,6 +376,9 @@ def _capabilities(device: Device, adapter: Adapter) -> Iterable[Capability]:
             yield declared(f"{op}.{dtype}", Level.NATIVE if there else Level.ABSENT, source=source)
     yield _dot8(device)
     yield replace(_dot8(device), name="matmul.int8")
+    subgroups = "subgroup" in adapter.features
+    why = "a feature of the adapter" if subgroups else "the adapter has no such feature"
+    yield declared("subgroup", Level.NATIVE if subgroups else Level.ABSENT, source=why)
     yield declared("package.torch", Level.ABSENT, source="torch drives no device of WebGPU")
 
 

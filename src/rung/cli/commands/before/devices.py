@@ -272,7 +272,12 @@ def _capabilities(json: bool) -> None:
     from rung.hardware.families.cpu import APPLE, ARM, X86
 
     isa = {name: f"the processor lists {' and '.join(flags)}" for name, flags in {**APPLE, **ARM, **X86}.items()}
-    meanings = {**catalog.NAMES, **isa, "isa.kernels": "rung's own kernels, at the level of instructions that is shown"}
+    meanings = {
+        **catalog.NAMES,
+        **isa,
+        "isa.kernels": "rung's own kernels, at the level of instructions that is shown",
+        "subgroup": "WGSL sums over the threads of a subgroup",
+    }
     if json:
         print_json(meanings)
         return
