@@ -79,7 +79,7 @@ def test_ollamas_client_lists_the_models(lama, model):
     assert [each.model for each in lama.list().models] == ["demo"]
     assert [(each.model, each.context_length) for each in lama.ps().models] == [("demo", model.plan.context)]
     shown = lama.show("demo")
-    assert shown.capabilities == ["completion"]
+    assert shown.capabilities == ["completion", "tools"]
     assert shown.modelinfo["general.architecture"] == model.card.decoder.model_type
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import anthropic
+import ollama
 import pytest
 
 from rung.engine.chat import Template
-from rung.server.api.tools import Function, Tool, find_calls, may_begin_call
 
 HELLO = [{"role": "user", "content": "hello"}]
 POINT = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"]}
@@ -25,16 +26,36 @@ TOOLS = [
 BAD = {"type": "function", "function": {"name": "a", "parameters": {"type": "nothing"}}}
 
 
-def check(call) -> str:
-    arguments = json.loads(call.function.arguments)
-    if call.function.name == "stop":
+CLAUDES = [
+    {"name": "move", "description": "Move there.", "input_schema": MOVE},
+    {"name": "stop", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}},
+]
+
+
+def check_call(name, arguments) -> str:
+    if name == "stop":
         assert arguments == {}
     else:
-        assert call.function.name == "move"
+        assert name == "move"
         assert list(arguments) == ["to", "how"]
         assert 0 <= arguments["to"]["x"] <= 9
         assert arguments["how"] in ("fast", "slow")
-    return call.function.name
+    return name
+
+
+def check(call) -> str:
+    return check_call(call.function.name, json.loads(call.function.arguments))
+
+
+@pytest.fixture
+def claude(server):
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def lama(server):
+    return ollama.Client(host=server.url)
 
 
 def test_a_required_call_is_valid_at_any_temperature(openai_client):
@@ -79,6 +100,94 @@ def test_a_conversation_goes_on_after_a_call_however_it_was_written(openai_clien
     assert answer.usage.completion_tokens > 0
 
 
+def test_anthropics_client_gets_a_call_that_is_required(claude):
+    options = {"model": "demo", "messages": HELLO, "tools": CLAUDES, "max_tokens": 80}
+    for choice in ({"type": "any"}, {"type": "tool", "name": "move"}, {"type": "tool", "name": "stop"}):
+        answer = claude.messages.create(**options, tool_choice=choice, extra_body={"temperature": 1})
+        (block,) = answer.content
+        assert (block.type, answer.stop_reason) == ("tool_use", "tool_use")
+        assert check_call(block.name, block.input) in choice.get("name", "move stop")
+        with claude.messages.stream(**options, tool_choice=choice) as stream:
+            kinds = [event.type for event in stream]
+            (block,) = stream.get_final_message().content
+        assert check_call(block.name, block.input) in choice.get("name", "move stop")
+        assert kinds[:2] == ["message_start", "content_block_start"]
+        assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    plain = claude.messages.create(model="demo", messages=HELLO, max_tokens=8)
+    none = claude.messages.create(**{**options, "max_tokens": 8}, tool_choice={"type": "none"})
+    assert none.content == plain.content
+    counted = claude.messages.count_tokens(model="demo", messages=HELLO, tools=CLAUDES).input_tokens
+    read = claude.messages.create(**{**options, "max_tokens": 1}).usage
+    assert counted == read.input_tokens + read.cache_read_input_tokens > plain.usage.input_tokens
+
+
+def test_anthropics_answers_of_a_schema(claude):
+    form = {"format": {"type": "json_schema", "schema": {**POINT, "additionalProperties": False}}}
+    answer = claude.messages.create(model="demo", messages=HELLO, max_tokens=60, output_config=form)
+    assert 0 <= json.loads(answer.content[0].text)["x"] <= 9
+
+
+@pytest.mark.parametrize("given", [{"to": {"x": 1}, "how": "fast"}, "{broken", [], None])
+def test_anthropics_conversation_goes_on_after_a_call(claude, given):
+    messages = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I move."},
+                {"type": "tool_use", "id": "toolu_1", "name": "move", "input": given},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "done"}]},
+                {"type": "text", "text": "and now?"},
+            ],
+        },
+    ]
+    options = {"model": "demo", "messages": messages, "tools": CLAUDES}
+    assert claude.messages.create(**options, max_tokens=4).usage.output_tokens > 0
+
+
+def test_ollamas_client_gets_calls_and_goes_on(lama, server):
+    def move(x: int) -> str:
+        """Move there.
+
+        Args:
+            x: The place.
+        """
+        return str(x)
+
+    assert lama.chat("demo", HELLO, tools=[move], options={"num_predict": 4}).message.content
+    body = {"model": "demo", "messages": HELLO, "tools": TOOLS, "tool_choice": "required"}
+    lines = server.call("/api/chat", {**body, "options": {"num_predict": 80, "temperature": 1.0, "seed": 3}})[1]
+    parts = [ollama.ChatResponse(**json.loads(line)) for line in lines.splitlines()]
+    (call,) = [call for part in parts for call in part.message.tool_calls or ()]
+    check_call(call.function.name, dict(call.function.arguments))
+    assert not any(part.message.content for part in parts)
+    assert parts[-1].done_reason == "stop"
+    whole = server.call("/api/chat", {**body, "stream": False})[1]
+    called = ollama.ChatResponse(**whole).message
+    again = [*HELLO, called, {"role": "tool", "tool_name": called.tool_calls[0].function.name, "content": "done"}]
+    assert lama.chat("demo", again, options={"num_predict": 4}).eval_count
+    broken = {"role": "assistant", "tool_calls": [{"function": {"name": "move", "arguments": "{broken"}}]}
+    more = [*HELLO, broken, {"role": "tool", "tool_name": "move", "content": "done"}]
+    assert server.call("/api/chat", {"model": "demo", "messages": more, "stream": False})[0] == 200
+    for wrong in ({"tool_choice": "required"}, {"tools": TOOLS, "tool_choice": "required", "format": "json"}):
+        assert server.call("/api/chat", {"model": "demo", "messages": HELLO, **wrong})[0] == 400
+
+
+def test_anthropics_blocks_that_are_not_read_are_refused_by_name(server):
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    body = {"model": "demo", "max_tokens": 2, "messages": [{"role": "user", "content": [image]}]}
+    status, answer, _ = server.call("/v1/messages", body)
+    assert (status, "image" in answer["error"]["message"]) == (400, True)
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    status, answer, _ = server.call("/v1/messages", {**body, "messages": HELLO, "tools": [search]})
+    assert (status, "tools" in answer["error"]["message"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -94,35 +203,6 @@ def test_a_conversation_goes_on_after_a_call_however_it_was_written(openai_clien
 )
 def test_tools_that_make_no_sense_are_refused(server, more):
     assert server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 4, **more})[0] == 400
-
-
-def test_calls_are_found_in_the_forms_that_models_write():
-    tools = [Tool("function", Function(name="move")), Tool("function", Function(name="stop"))]
-    call = '{"name": "move", "arguments": {"x": 1}}'
-    for text in (
-        call,
-        f" {call}\n",
-        f"<tool_call>\n{call}\n</tool_call>",
-        f"<tool_call>{call}",
-        call.replace("arguments", "parameters"),
-    ):
-        assert [(each["function"]["name"], each["function"]["arguments"]) for each in find_calls(text, tools)] == [
-            ("move", '{"x":1}')
-        ]
-    two = f"<tool_call>{call}</tool_call>\n<tool_call>" + '{"name": "stop", "arguments": {}}</tool_call>'
-    assert [each["function"]["name"] for each in find_calls(two, tools)] == ["move", "stop"]
-    for text in (
-        "hello",
-        f"Well: {call}",
-        '{"name": "fly", "arguments": {}}',
-        '{"name": "move"}',
-        "{",
-        "[1]",
-        "{" * 10**5,
-    ):
-        assert find_calls(text, tools) == []
-    assert all(map(may_begin_call, ("", " ", "<tool", "<tool_call>x", "{")))
-    assert not any(map(may_begin_call, ("a", "<b", "[")))
 
 
 def test_a_template_that_knows_tools_gets_them_and_another_has_them_described():

@@ -358,15 +358,31 @@ class Model:
         check_ids(prompt, self.backend.vocabulary)
         return list(prompt)
 
-    def chat_ids(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    def chat_ids(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the ids of messages by the chat template. Raises ``ContextTooLong``, ``TemplateError``,
         ``UsageError``."""
-        text = self.chat_text(messages, tools)
+        text = self.chat_text(messages, tools, template_kwargs)
         bos = self.tokenizer.named.get("bos_token", "")
         return self._encode(text, bos=not (bos and text.startswith(bos)))
 
-    def chat_text(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    @property
+    def has_reasoning(self) -> bool:
+        """Return whether the model thinks before it answers, by its chat template."""
+        return self._template is not None and self._template.has_reasoning
+
+    def chat_text(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return the text of messages by the chat template, with the functions that an answer may call.
+        ``template_kwargs`` are further variables of the template, such as ``enable_thinking``.
 
         Raises ``TemplateError``, ``UsageError``.
         """
@@ -377,7 +393,7 @@ class Model:
                 ["generate(prompt, raw=True)", f'rung run {quoted(name_of(self.card.path))} --raw "Once upon a time"'],
                 code="chat-template-missing",
             )
-        return self._template.render(messages, tools=tools)
+        return self._template.render(messages, tools=tools, kwargs=template_kwargs)
 
     def _encode(self, text: str, bos: bool) -> list[int]:
         """Return the ids of a prompt. Raises ``ContextTooLong`` at once for one that is far too long: a megabyte takes

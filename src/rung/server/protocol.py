@@ -41,12 +41,22 @@ class Grammar(msgspec.Struct, frozen=True):
     text: str
 
 
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model thinks before it answers: whether, for how many tokens at most, and how hard by its template's
+    words. None is the template's own way."""
+
+    enabled: bool | None = None
+    budget: int | None = None
+    effort: str | None = None
+
+
 class Generate(msgspec.Struct, tag=True, kw_only=True):
     """Answer ``messages``, or continue each of ``prompts`` (a text or token ids), ``n`` times.
 
     ``options`` are those of ``Model.chat``. Answer number ``p * n + c`` is choice c of prompt p. With ``echo`` the text
     of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
-    of so many of the likeliest. ``tools`` are functions that answers may call. ``owner`` shares prefixes and turns.
+    of so many of the likeliest. ``tools`` are functions that answers may call, ``template_kwargs`` variables of the
+    chat template. ``owner`` shares prefixes and turns.
     """
 
     id: int = 0
@@ -59,6 +69,8 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     tools: list[dict[str, Any]] = []
+    template_kwargs: dict[str, Any] = {}
+    reasoning: ReasoningOptions = ReasoningOptions()
 
     @property
     def answers(self) -> int:
@@ -95,10 +107,12 @@ class Decode(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Render(msgspec.Struct, tag=True, kw_only=True):
-    """Give the text of messages by the chat template, and how many tokens it has."""
+    """Give the text of messages and tools by the chat template, and how many tokens it has."""
 
     id: int = 0
     messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+    template_kwargs: dict[str, Any] = {}
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):
@@ -174,11 +188,14 @@ class Echo(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, tag=True, frozen=True):
-    """A request is understood: its prompts have so many tokens in all. ``echoes`` are of each prompt, with ``echo``."""
+    """A request is understood: its prompts have so many tokens in all. ``echoes`` are of each prompt, with ``echo``.
+    ``reasons``: the model thinks between marks before it answers; ``is_reasoning``: the prompt ends within them."""
 
     id: int
     prompt_tokens: int
     echoes: list[Echo] = []
+    reasons: bool = False
+    is_reasoning: bool = False
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):

@@ -47,6 +47,7 @@ class Answers:
         #: Tokens of the prompts; known when ``begin`` has returned.
         self.prompt_tokens = 0
         self.echoes: list[Echo] = []
+        self.reasons = self.is_reasoning = False
         self._events, self._ticket, self._totals = events, ticket, totals
 
     async def begin(self) -> None:
@@ -54,6 +55,7 @@ class Answers:
         started = await anext(self._events)
         assert isinstance(started, Started)
         self.prompt_tokens, self.echoes = started.prompt_tokens, started.echoes
+        self.reasons, self.is_reasoning = started.reasons, started.is_reasoning
 
     async def __aiter__(self) -> AsyncGenerator[Delta | Finished]:
         async for event in self._events:

@@ -28,6 +28,8 @@ CHARACTERS = 16 * 2**20
 _MOST_SOURCE = 2**20
 _START_SECONDS = 60.0
 _MARK = "system text 5d1f"
+#: Marks around what models think before they answer, as DeepSeek and Qwen write them and most others since.
+REASONING_OPEN, REASONING_CLOSE = "<think>", "</think>"
 
 Message = Mapping[str, Any]
 
@@ -52,12 +54,20 @@ class Template:
         self._lock = threading.Lock()
         self._child: _Child | None = _Child()
 
-    def render(self, messages: Sequence[Message], *, answer: bool = True, tools: Sequence[Message] = ()) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = True,
+        tools: Sequence[Message] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text of ``messages`` (``{"role", "content"}``), with the beginning of an answer if ``answer``.
 
         Where the template has no system role, the system text goes in front of the first user turn. ``tools`` are
         functions (``{"type", "function"}``) that an answer may call; a template that knows none gets them described in
-        the system message, calls as what assistants said, and results as what users said.
+        the system message, calls as what assistants said, and results as what users said. ``kwargs`` are further
+        variables, such as ``enable_thinking``.
         Raises ``TemplateError`` when the template fails, takes too long or writes too much.
         """
         messages = list(messages)
@@ -65,7 +75,7 @@ class Template:
             messages, tools = _with_tools(messages, tools), ()
         if any(message.get("role") == "system" for message in messages) and not self.has_system_role:
             messages = _without_system(messages)
-        text, error = self._ask(messages, answer, tools)
+        text, error = self._ask(messages, answer, tools, kwargs)
         if error:
             raise _failed(error)
         return text
@@ -83,6 +93,11 @@ class Template:
         probe = [{"role": "user", "content": "hello"}]
         return _MARK in self._ask(probe, True, [{"type": "function", "function": function}])[0]
 
+    @property
+    def has_reasoning(self) -> bool:
+        """Return whether its model thinks, between marks, before it answers."""
+        return has_reasoning(self._source)
+
     def close(self) -> None:
         """Ends the child process; the next ``render`` starts another."""
         with self._lock:
@@ -90,9 +105,16 @@ class Template:
                 self._child.end()
                 self._child = None
 
-    def _ask(self, messages: Sequence[Message], answer: bool, tools: Sequence[Message] = ()) -> tuple[str, str]:
+    def _ask(
+        self,
+        messages: Sequence[Message],
+        answer: bool,
+        tools: Sequence[Message] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[str, str]:
         """The text and an empty error, or an empty text and the error."""
         variables = {
+            **(kwargs or {}),
             **self._named,
             "messages": [_with_reasoning(message) for message in messages],
             "tools": list(tools) or None,
@@ -115,6 +137,11 @@ class Template:
                 return "", f"it did not end within {self._seconds:g} s, or broke the process that rendered it"
             self._child = child
         return str(found.get("text", "")), str(found.get("error", ""))
+
+
+def has_reasoning(source: str) -> bool:
+    """Return whether the model of a template thinks, between marks, before it answers."""
+    return REASONING_OPEN in source or REASONING_CLOSE in source
 
 
 def _failed(why: str) -> TemplateError:

@@ -2,101 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from typing import Any
 
-import msgspec
-from msgspec import Meta
 from starlette.responses import Response
 
-from rung.server.api.openai_fields import MOST_MESSAGES, Share, StopText, Tokens, new_id
+from rung.server.api.anthropic_fields import CountRequest, MessagesRequest
+from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
+from rung.server.api.openai_fields import new_id
 from rung.server.errors import ApiError, anthropic_error
 from rung.server.http import Stream, event, json_response, read_json
-from rung.server.protocol import Delta, Finished, Generate, Render
+from rung.server.protocol import Delta, Finished
 from rung.server.service import Answers, Call, Endpoint
 
 #: Anthropic's words for why an answer ended.
 _REASONS = {"end": "end_turn", "stop": "stop_sequence", "length": "max_tokens", "context": "max_tokens"}
 
 
-class TextBlock(msgspec.Struct, forbid_unknown_fields=True):
-    """A block of text. ``cache_control`` changes nothing: prefixes are always kept."""
-
-    type: Literal["text"]
-    text: str
-    cache_control: dict[str, str] | None = None
-    citations: None = None
-
-
-Content = str | Annotated[list[TextBlock], Meta(max_length=1024)]
-
-
-class Turn(msgspec.Struct, forbid_unknown_fields=True):
-    """A message."""
-
-    role: Literal["user", "assistant"]
-    content: Content
-
-
-class Thinking(msgspec.Struct, forbid_unknown_fields=True):
-    """The only setting that every model meets: no thinking apart."""
-
-    type: Literal["disabled"]
-
-
-class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/v1/messages/count_tokens``."""
-
-    model: Annotated[str, Meta(max_length=512)]
-    messages: Annotated[list[Turn], Meta(min_length=1, max_length=MOST_MESSAGES)]
-    system: Content | None = None
-    thinking: Thinking | None = None
-
-    def to_template(self) -> list[dict[str, Any]]:
-        """Return the messages as chat templates read them."""
-        before = [] if self.system is None else [{"role": "system", "content": _text(self.system)}]
-        return [*before, *({"role": each.role, "content": _text(each.content)} for each in self.messages)]
-
-
-class MessagesRequest(CountRequest, kw_only=True):
-    """A body of ``/v1/messages``. ``metadata`` and ``service_tier`` change nothing of an answer."""
-
-    max_tokens: Tokens
-    stop_sequences: Annotated[list[StopText], Meta(max_length=64)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    stream: bool | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-
-    def to_generate(self) -> Generate:
-        """Return the request to an engine."""
-        names = ("max_tokens", "temperature", "top_p", "top_k")
-        options = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if self.stop_sequences:
-            options["stop"] = self.stop_sequences
-        return Generate(messages=self.to_template(), options=options)
-
-
-def _text(content: Content) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
-
-
 async def messages(call: Call) -> Response:
     """Answer messages."""
     body = await read_json(call.request, MessagesRequest)
-    answers = await call.begin(body.model, body.to_generate())
+    generate = body.to_generate()
+    answers = await call.begin(body.model, generate)
     head = {"id": new_id("msg"), "type": "message", "role": "assistant", "model": answers.model}
+    parser = parser_of(answers, generate, body.callable_tools)
     if body.stream:
-        return Stream(_events(answers, head), on_close=answers.close)
+        return Stream(_events(answers, head, parser), on_close=answers.close)
     (choice,) = await call.collect(answers)
-    content = [{"type": "text", "text": choice.text}]
-    return json_response({**head, "content": content, **_ending(choice.end), "usage": _usage(choice.end)})
+    parts = parse(parser, choice.text)
+    ending = _ending(choice.end, any(isinstance(part, FunctionCall) for part in parts))
+    return json_response({**head, "content": _content(parts), **ending, "usage": _usage(choice.end)})
 
 
-def _ending(end: Finished) -> dict[str, Any]:
-    return {"stop_reason": _REASONS[end.reason], "stop_sequence": end.stop_string}
+def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return the content blocks of an answer: one at least."""
+    return [_block(part) for part in parts] or [{"type": "text", "text": ""}]
+
+
+def _block(part: Part) -> dict[str, Any]:
+    """Return the content block that a part is. Nobody here signs what a model thinks."""
+    match part:
+        case Text(text):
+            return {"type": "text", "text": text}
+        case Reasoning(text):
+            return {"type": "thinking", "thinking": text, "signature": ""}
+        case FunctionCall(id, name, _):
+            return {"type": "tool_use", "id": id, "name": name, "input": part.decoded()}
+
+
+def _ending(end: Finished, calls: bool) -> dict[str, Any]:
+    return {"stop_reason": "tool_use" if calls else _REASONS[end.reason], "stop_sequence": end.stop_string}
 
 
 def _usage(end: Finished) -> dict[str, int]:
@@ -109,24 +64,72 @@ def _usage(end: Finished) -> dict[str, int]:
     }
 
 
-async def _events(answers: Answers, head: dict[str, Any]) -> AsyncGenerator[bytes]:
+def _event(name: str, **fields: Any) -> bytes:
+    return event({"type": name, **fields}, name)
+
+
+class _Blocks:
+    """Write the parts of a stream as content blocks, one after the other."""
+
+    def __init__(self) -> None:
+        self._index, self._kind = -1, ""
+        self.calls = False
+
+    def write(self, parts: Iterable[Part]) -> Iterator[bytes]:
+        """Yield the events of parts; a part goes on with the block before it where that is of its kind."""
+        for part in parts:
+            block = _block(part)
+            kind = block["type"]
+            if kind != self._kind or kind == "tool_use":
+                yield from self.close()
+                self._index, self._kind = self._index + 1, kind
+                yield self._start(block)
+            yield self._delta(part)
+            self.calls = self.calls or kind == "tool_use"
+
+    def _start(self, block: dict[str, Any]) -> bytes:
+        empty: dict[str, Any] = {"text": "", "thinking": "", "signature": "", "input": {}}
+        begun = {name: empty.get(name, value) for name, value in block.items() if name != "type"}
+        return _event("content_block_start", index=self._index, content_block={"type": block["type"], **begun})
+
+    def _delta(self, part: Part) -> bytes:
+        match part:
+            case Text(text):
+                delta = {"type": "text_delta", "text": text}
+            case Reasoning(text):
+                delta = {"type": "thinking_delta", "thinking": text}
+            case FunctionCall(_, _, arguments):
+                delta = {"type": "input_json_delta", "partial_json": arguments}
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def close(self) -> Iterator[bytes]:
+        """Yield the event that ends the last block, if there is one."""
+        if self._index >= 0:
+            yield _event("content_block_stop", index=self._index)
+
+    def finish(self) -> Iterator[bytes]:
+        """Yield the events that end the last block; an answer has one at least."""
+        if self._index < 0:
+            yield from self.write([Text("")])
+        yield from self.close()
+
+
+async def _events(answers: Answers, head: dict[str, Any], parser: ChatParser) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
-
-    def said(name: str, **fields: Any) -> bytes:
-        return event({"type": name, **fields}, name)
-
     usage = {"input_tokens": answers.prompt_tokens, "output_tokens": 0}
     start = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    blocks = _Blocks()
     try:
-        yield said("message_start", message=start)
-        yield said("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        yield _event("message_start", message=start)
         async for each in answers:
-            if isinstance(each, Delta):
-                yield said("content_block_delta", index=0, delta={"type": "text_delta", "text": each.text})
-            else:
-                yield said("content_block_stop", index=0)
-                yield said("message_delta", delta=_ending(each), usage=_usage(each))
-        yield said("message_stop")
+            parts = parser.push(each.text) if isinstance(each, Delta) else parser.finish()
+            for data in blocks.write(parts):
+                yield data
+            if isinstance(each, Finished):
+                for data in blocks.finish():
+                    yield data
+                yield _event("message_delta", delta=_ending(each, blocks.calls), usage=_usage(each))
+        yield _event("message_stop")
     except ApiError as error:
         yield event(anthropic_error(error), "error")
 
@@ -135,7 +138,7 @@ async def count_tokens(call: Call) -> Response:
     """Count the tokens of messages."""
     body = await read_json(call.request, CountRequest)
     _, engine = call.service.engine(body.model)
-    rendered = await engine.ask(Render(messages=body.to_template()))
+    rendered = await engine.ask(body.to_render())
     return json_response({"input_tokens": rendered["tokens"]})
 
 

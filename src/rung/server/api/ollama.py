@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -12,13 +12,16 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.core.version import __version__
+from rung.engine.chat import has_reasoning
+from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_embeddings import vectors
 from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText, schema_grammar
+from rung.server.api.tools import Choice, Tool, call_grammar
 from rung.server.engine_client import EngineClient
 from rung.server.errors import ApiError, ollama_error
 from rung.server.http import Stream, json_response, read_json, to_json, unless_gone
 from rung.server.model_pool import parse_keep_alive
-from rung.server.protocol import Delta, Finished, Generate, Grammar
+from rung.server.protocol import Delta, Finished, Generate, Grammar, ReasoningOptions
 from rung.server.service import Answers, Call, Endpoint
 
 #: What ollama says of a model that stays: a century.
@@ -27,6 +30,11 @@ _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "lengt
 _Name = Annotated[str, Meta(max_length=512)]
 _Format = Literal["json", ""] | dict[str, Any] | None
 _Wait = Annotated[str, Meta(max_length=64)] | float | int | None
+_Think = bool | Literal["low", "medium", "high"] | None
+
+
+#: Writes the parts of an answer down.
+_Shown = Callable[[Sequence[Part]], dict[str, Any]]
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -51,15 +59,48 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return given | ({"max_tokens": most} if most > 0 else {})
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of text."""
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """A function with its arguments, an object where a model wrote them well."""
+
+    name: str
+    arguments: Any = {}
+    index: int | None = None
+
+
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A call in a conversation."""
+
+    function: CalledFunction
+    id: str | None = None
+
+    def to_template(self) -> dict[str, Any]:
+        """Return it as chat templates read calls."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"id": self.id or "", "type": "function", "function": function}
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message of text; of a tool it has the function's name, and in newer clients the id of the call."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+    def to_template(self) -> dict[str, Any]:
+        """Return it as chat templates read messages."""
+        found: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.tool_calls:
+            found["tool_calls"] = [each.to_template() for each in self.tool_calls]
+        more = {"reasoning_content": self.thinking, "name": self.tool_name, "tool_call_id": self.tool_call_id}
+        return found | {name: value for name, value in more.items() if value is not None}
 
 
 class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/api/chat``. Without ``messages`` the model is loaded, or unloaded where ``keep_alive`` is 0."""
+    """A body of ``/api/chat``; ``tool_choice`` is OpenAI's. Without ``messages`` the model is loaded, or unloaded where
+    ``keep_alive`` is 0."""
 
     model: _Name
     messages: Annotated[list[Message], Meta(max_length=MOST_MESSAGES)] = []
@@ -67,19 +108,32 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: _Format = None
     stream: bool = True
     keep_alive: _Wait = None
-    tools: Annotated[list[Any], Meta(max_length=0)] | None = None
-    think: Literal[False] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Choice | None = None
+    think: _Think = None
 
     def to_generate(self) -> Generate:
         """Return the request to an engine."""
-        options = {} if self.options is None else self.options.to_options()
-        messages = [{"role": each.role, "content": each.content} for each in self.messages]
-        return Generate(messages=messages, options=options, grammar=_grammar(self.format))
+        form, call = _grammar(self.format), call_grammar(self.tools or (), self.tool_choice)
+        if form is not None and call is not None:
+            raise ApiError(400, "An answer is a call or of a form.", param="tool_choice", code="invalid_value")
+        return Generate(
+            messages=[each.to_template() for each in self.messages],
+            options={} if self.options is None else self.options.to_options(),
+            grammar=form or call,
+            tools=[each.to_template() for each in self.callable_tools],
+            reasoning=_reasoning(self.think),
+        )
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """Return the tools that the answer may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
 
 class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/api/generate``; with ``raw`` the prompt is continued as it is. Without a prompt as ``ChatRequest``
-    without messages."""
+    """A body of ``/api/generate``; with ``raw`` the prompt is continued as it is, and nothing is taken for thoughts.
+    Without a prompt as ``ChatRequest`` without messages."""
 
     model: _Name
     prompt: str = ""
@@ -89,7 +143,7 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: _Format = None
     stream: bool = True
     keep_alive: _Wait = None
-    think: Literal[False] | None = None
+    think: _Think = None
 
     def to_generate(self, chats: bool) -> Generate:
         """Return the request to an engine, whose model may hold no conversation."""
@@ -98,7 +152,8 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             return Generate(prompts=[self.prompt], options=options, grammar=_grammar(self.format))
         before = [] if self.system is None else [{"role": "system", "content": self.system}]
         messages = [*before, {"role": "user", "content": self.prompt}]
-        return Generate(messages=messages, options=options, grammar=_grammar(self.format))
+        form = _grammar(self.format)
+        return Generate(messages=messages, options=options, grammar=form, reasoning=_reasoning(self.think))
 
 
 class EmbedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -117,6 +172,13 @@ class ShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     verbose: bool | None = None
 
 
+def _reasoning(think: _Think) -> ReasoningOptions:
+    """Return how the model thinks: as its template says, not at all, or so hard."""
+    if isinstance(think, str):
+        return ReasoningOptions(enabled=True, effort=think)
+    return ReasoningOptions(enabled=think)
+
+
 def _grammar(form: str | dict[str, Any] | None) -> Grammar | None:
     """Return the form of an answer: any object of JSON, or that of a schema."""
     return schema_grammar({"type": "object"} if form == "json" else form) if form else None  # type: ignore[arg-type]
@@ -130,13 +192,16 @@ async def chat(call: Call) -> Response:
     """Answer messages."""
     body = await read_json(call.request, ChatRequest)
 
-    def shown(text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}}
+    def shown(parts: Sequence[Part]) -> dict[str, Any]:
+        said = {"role": "assistant", **_said(parts, "content")}
+        calls = [part for part in parts if isinstance(part, FunctionCall)]
+        written = [{"id": each.id, "function": {"name": each.name, "arguments": each.decoded()}} for each in calls]
+        return {"message": said | ({"tool_calls": written} if calls else {})}
 
     engine = _engine(call, body.model, body.keep_alive)
     if not body.messages:
-        return await _load(call, engine, body.model, shown(""))
-    return await _answer(call, body.model, body.to_generate(), body.stream, shown)
+        return await _load(call, engine, body.model, shown([]))
+    return await _answer(call, body.model, body.to_generate(), body.stream, shown, body.callable_tools)
 
 
 def _engine(call: Call, model: str, keep_alive: _Wait) -> EngineClient:
@@ -167,18 +232,29 @@ async def generate(call: Call) -> Response:
     if not body.prompt:
         return await _load(call, engine, body.model, {"response": ""})
     known = await unless_gone(call.request, engine.wait_ready())
-    return await _answer(call, body.model, body.to_generate(known.chats), body.stream, lambda text: {"response": text})
+    request = body.to_generate(known.chats)
+    return await _answer(call, body.model, request, body.stream, lambda parts: _said(parts, "response"))
+
+
+def _said(parts: Sequence[Part], name: str) -> dict[str, Any]:
+    """Return the text of parts under a name, and what the model thought if it did."""
+    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    return {name: text} | ({"thinking": thought} if thought else {})
 
 
 async def _answer(
-    call: Call, model: str, request: Generate, streams: bool, shown: Callable[[str], dict[str, Any]]
+    call: Call, model: str, request: Generate, streams: bool, shown: _Shown, tools: Sequence[Tool] = ()
 ) -> Response:
     begun = time.perf_counter()
     answers = await call.begin(model, request)
+    parser = parser_of(answers, request, tools)
     if streams:
-        return Stream(_lines(answers, model, shown, begun), "application/x-ndjson", b"", answers.close)
+        lines = _lines(answers, parser, model, shown, begun)
+        return Stream(lines, "application/x-ndjson", b"", answers.close)
     (choice,) = await call.collect(answers)
-    return json_response({"model": model, "created_at": _now(), **shown(choice.text), **_ending(choice.end, begun)})
+    said = shown(parse(parser, choice.text))
+    return json_response({"model": model, "created_at": _now(), **said, **_ending(choice.end, begun)})
 
 
 def _ending(end: Finished, begun: float) -> dict[str, Any]:
@@ -196,16 +272,16 @@ def _ending(end: Finished, begun: float) -> dict[str, Any]:
 
 
 async def _lines(
-    answers: Answers, model: str, shown: Callable[[str], dict[str, Any]], begun: float
+    answers: Answers, parser: ChatParser, model: str, shown: _Shown, begun: float
 ) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream; an error ends it."""
     try:
         async for each in answers:
             head = {"model": model, "created_at": _now()}
-            if isinstance(each, Delta):
-                yield to_json({**head, **shown(each.text), "done": False}) + b"\n"
-            else:
-                yield to_json({**head, **shown(""), **_ending(each, begun)}) + b"\n"
+            if parts := parser.push(each.text) if isinstance(each, Delta) else parser.finish():
+                yield to_json({**head, **shown(parts), "done": False}) + b"\n"
+            if isinstance(each, Finished):
+                yield to_json({**head, **shown([]), **_ending(each, begun)}) + b"\n"
     except ApiError as error:
         yield to_json(ollama_error(error)) + b"\n"
 
@@ -284,6 +360,7 @@ async def show(call: Call) -> Response:
     family = known.family
     more = {"general.architecture": family, "general.basename": name, f"{family}.context_length": known.context}
     able = ["completion"] if known.writes else ["embedding"]
+    able += ["tools"] * known.chats + ["thinking"] * has_reasoning(known.template)
     return json_response(
         {"details": _details(engine), "model_info": more, "capabilities": able, "template": "", "parameters": ""}
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,23 +10,27 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.engine.batches.openai_forms import REASONS, chat_logprobs
+from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
     MOST_MESSAGES,
+    MOST_TOKENS,
+    Effort,
     Sampled,
+    TemplateKwargs,
     Tokens,
     ends_of,
     new_id,
+    reasoning_options,
     usage_of,
 )
-from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar, find_calls, may_begin_call
+from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, event, json_response, read_json
 from rung.server.protocol import Delta, Finished, Generate
 from rung.server.service import Answers, Call, Endpoint
-from rung.server.service import Choice as Whole
 
 
-class Part(msgspec.Struct, forbid_unknown_fields=True):
+class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     """A part of a message: text, the only kind that models here read."""
 
     type: Literal["text", "refusal"]
@@ -38,7 +42,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A message. ``refusal``, ``annotations`` and ``audio`` are there where a client sends an answer back."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
+    content: str | Annotated[list[ContentPart], Meta(max_length=1024)] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
@@ -71,6 +75,9 @@ class ChatRequest(Sampled, kw_only=True):
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
+    reasoning_effort: Effort | None = None
+    thinking_budget_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
 
     def to_generate(self) -> Generate:
         """Return the request to an engine. Raises ``ApiError``."""
@@ -90,6 +97,8 @@ class ChatRequest(Sampled, kw_only=True):
             n=self.n or 1,
             grammar=form or call,
             tools=[each.to_template() for each in self.callable_tools],
+            template_kwargs=self.chat_template_kwargs or {},
+            reasoning=reasoning_options(self.reasoning_effort, self.thinking_budget_tokens),
         )
 
     @property
@@ -105,13 +114,13 @@ async def chat(call: Call) -> Response:
     answers = await call.begin(body.model, generate)
     head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model}
     if body.stream:
-        chunks = _chunks(answers, head, body.callable_tools, generate.n, with_usage)
-        return Stream(chunks, on_close=answers.close)
+        streams = [_Choice(parser_of(answers, generate, body.callable_tools)) for _ in range(generate.n)]
+        return Stream(_chunks(answers, head, streams, with_usage), on_close=answers.close)
     choices = await call.collect(answers)
     listed = [
         {
             "index": number,
-            **_whole(choice, body.callable_tools),
+            **_whole(parse(parser_of(answers, generate, body.callable_tools), choice.text), choice.end),
             "logprobs": chat_logprobs(choice.logprobs),
         }
         for number, choice in enumerate(choices)
@@ -121,45 +130,62 @@ async def chat(call: Call) -> Response:
     return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost, "rung": ran})
 
 
-def _whole(choice: Whole, tools: Sequence[Tool]) -> dict[str, Any]:
-    """Return the message of an answer, a text or calls, and why it ended."""
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
-    reason = REASONS[choice.end.reason]
-    if tools and (calls := find_calls(choice.text, tools)):
-        message |= {"content": None, "tool_calls": calls}
-        reason = "tool_calls"
-    return {"message": message, "finish_reason": reason}
+def _whole(parts: Iterable[Part], end: Finished) -> dict[str, Any]:
+    """Return the message of an answer and why it ended."""
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    for part in parts:
+        message = _longer(message, part)
+    calls = message.get("tool_calls")
+    if not calls:
+        message["content"] = message["content"] or ""
+    return {"message": message, "finish_reason": "tool_calls" if calls else REASONS[end.reason]}
 
 
-class _Held:
-    """Text of an answer that may be a call, which is not shown before that is known."""
+def _longer(message: dict[str, Any], part: Part) -> dict[str, Any]:
+    """Return a message, or a piece of one, with one more part."""
+    match part:
+        case Text(text):
+            return {**message, "content": (message.get("content") or "") + text}
+        case Reasoning(text):
+            return {**message, "reasoning_content": message.get("reasoning_content", "") + text}
+        case FunctionCall(id, name, arguments):
+            call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            return {**message, "tool_calls": [*message.get("tool_calls", ()), call]}
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools, self._text, self._entries = tools, "", list[dict[str, Any]]()
-        self._shows = not tools
 
-    def push(self, each: Delta) -> tuple[str, list[dict[str, Any]] | None] | None:
-        """Return what is shown now of an answer that got longer, with the entries of its tokens, or None."""
-        self._text += each.text
+class _Choice:
+    """One choice of a stream. Entries of tokens go with the first piece that is given out after them."""
+
+    def __init__(self, parser: ChatParser) -> None:
+        self._parser, self._entries, self._calls = parser, list[dict[str, Any]](), 0
+
+    def push(self, each: Delta) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
+        """Yield the pieces that are given out now that an answer got longer, each with its entries."""
         self._entries += each.logprobs or ()
-        self._shows = self._shows or not may_begin_call(self._text)
-        if not self._shows:
-            return None
-        text, entries = self._text, self._entries
-        self._text, self._entries = "", []
-        return text, entries or None
+        yield from self._pieces(self._parser.push(each.text))
 
-    def finish(self) -> tuple[str, list[dict[str, Any]]]:
-        """Return what was not shown: text, or calls."""
-        calls = [] if self._shows else find_calls(self._text, self._tools)
-        return ("", [{"index": number, **call} for number, call in enumerate(calls)]) if calls else (self._text, [])
+    def finish(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
+        """Yield the pieces that are left."""
+        yield from self._pieces(self._parser.finish())
+
+    def _pieces(self, parts: Iterable[Part]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
+        for part in parts:
+            delta, entries = _longer({}, part), self._entries
+            for call in delta.get("tool_calls", ()):
+                call["index"] = self._calls
+                self._calls += 1
+            self._entries = []
+            yield delta, entries or None
+
+    def reason(self, end: Finished) -> str:
+        """Return why it ended."""
+        return "tool_calls" if self._calls else REASONS[end.reason]
 
 
 async def _chunks(
-    answers: Answers, head: dict[str, Any], tools: Sequence[Tool], n: int, with_usage: bool
+    answers: Answers, head: dict[str, Any], choices: Sequence[_Choice], with_usage: bool
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
-    texts = [_Held(tools) for _ in range(n)]
     head = {**head, "object": "chat.completion.chunk"}
     more = {"usage": None} if with_usage else {}
 
@@ -169,18 +195,17 @@ async def _chunks(
 
     ends: list[Finished] = []
     try:
-        for index in range(n):
+        for index in range(len(choices)):
             yield chunk(index, {"role": "assistant", "content": ""})
         async for each in answers:
             if isinstance(each, Delta):
-                if shown := texts[each.index].push(each):
-                    yield chunk(each.index, {"content": shown[0]}, None, chat_logprobs(shown[1]))
+                for delta, entries in choices[each.index].push(each):
+                    yield chunk(each.index, delta, None, chat_logprobs(entries))
             else:
                 ends.append(each)
-                rest, calls = texts[each.index].finish()
-                if rest or calls:
-                    yield chunk(each.index, {"tool_calls": calls} if calls else {"content": rest})
-                yield chunk(each.index, {}, "tool_calls" if calls else REASONS[each.reason])
+                for delta, entries in choices[each.index].finish():
+                    yield chunk(each.index, delta, None, chat_logprobs(entries))
+                yield chunk(each.index, {}, choices[each.index].reason(each))
         if with_usage:
             yield event(
                 {**head, "choices": [], "usage": usage_of(answers.prompt_tokens, ends), "rung": answers.rung(ends)}

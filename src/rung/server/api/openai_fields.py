@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from rung.engine.batches.openai_forms import usage
 from rung.server.errors import ApiError
-from rung.server.protocol import Finished, Grammar
+from rung.server.protocol import Finished, Grammar, ReasoningOptions
 from rung.server.service import Choice
 
 #: Tokens of an answer, answers to a prompt, prompts and messages of a request at most.
@@ -25,6 +25,25 @@ Repeat = Annotated[float, Meta(ge=1e-3, le=1e3)]
 MOST_GRAMMAR = 2**16
 GrammarText = Annotated[str, Meta(min_length=1, max_length=MOST_GRAMMAR)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+#: How hard a model shall think, in OpenAI's words.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+#: Further variables of a chat template; those that the server fills in have other names.
+TemplateKwargs = Annotated[
+    dict[
+        Annotated[str, Meta(pattern="^(?!(messages|tools|documents|add_generation_prompt|.*_token)$)[a-z_]{1,64}$")],
+        Annotated[str, Meta(max_length=1024)] | int | float | bool | None,
+    ],
+    Meta(max_length=32),
+]
+
+
+def reasoning_options(effort: str | None, budget: int | None = None) -> ReasoningOptions:
+    """Return how a model thinks; ``none`` is not at all."""
+    if effort == "none" or budget == 0:
+        return ReasoningOptions(enabled=False)
+    return ReasoningOptions(enabled=True if effort else None, budget=budget, effort=effort)
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -15,9 +14,6 @@ from rung.server.errors import ApiError
 from rung.server.protocol import Grammar
 
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
-#: Marks around a call, as most models that know tools write it.
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_MARKED = re.compile(rf"{_OPEN}\s*(.*?)\s*(?:{_CLOSE}|$)", re.DOTALL)
 
 
 class Function(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -59,6 +55,11 @@ class NamedChoice(msgspec.Struct, forbid_unknown_fields=True):
 
 
 Choice = Literal["none", "auto", "required"] | NamedChoice
+
+
+def named_choice(name: str) -> NamedChoice:
+    """Return the choice of one function."""
+    return NamedChoice("function", _Named(name))
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,29 +111,6 @@ def call_grammar(tools: Sequence[Tool], choice: Choice | None) -> Grammar | None
     return schema_grammar({**whole, "$defs": definitions} if definitions else whole)
 
 
-def may_begin_call(text: str) -> bool:
-    """Return whether an answer that begins so may be a call, so that it is not shown as text yet."""
-    begun = text.lstrip()
-    return not begun or begun[0] == "{" or begun.startswith(_OPEN) or _OPEN.startswith(begun)
-
-
-def find_calls(text: str, tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return the calls that an answer is, as OpenAI writes them; none where it is text."""
-    if not may_begin_call(text):
-        return []
-    marked = _MARKED.findall(text)
-    known = {each.function.name for each in tools}
-    calls = []
-    for part in marked or [text.strip()]:
-        try:
-            found = msgspec.json.decode(part)
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            return []
-        if not isinstance(found, dict) or found.get("name") not in known:
-            return []
-        arguments = found.get("arguments", found.get("parameters"))
-        if not isinstance(arguments, dict):
-            return []
-        function = {"name": found["name"], "arguments": msgspec.json.encode(arguments).decode()}
-        calls.append({"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function})
-    return calls
+def new_call_id() -> str:
+    """Return the name of a call."""
+    return f"call_{secrets.token_hex(12)}"

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
 from rung.core.types import Device, Plan
+from rung.engine.chat import reasoning
 from rung.engine.embeddings.encoder import EncoderModel
 from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
-from rung.engine.sampling import logprob_entry
+from rung.engine.sampling import TokenMask, logprob_entry
 from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
@@ -158,7 +159,8 @@ class EngineChild:
             case Decode():
                 value = tokenizer.decode(question.tokens, special=True)
             case Render():
-                value = {"text": model.chat_text(question.messages), "tokens": len(model.chat_ids(question.messages))}
+                given = question.messages, question.tools, question.template_kwargs
+                value = {"text": model.chat_text(*given), "tokens": len(model.chat_ids(*given))}
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
                 tokens = sum(len(tokenizer.encode_whole(text)) for text in question.texts)
@@ -178,20 +180,32 @@ class EngineChild:
         message, model = request.message, self._model
         chats = bool(message.messages)
         if chats:
-            prompts = [model.chat_ids(message.messages, message.tools)]
+            prompts = [model.chat_ids(message.messages, message.tools, _template_kwargs(model, message))]
         else:
             prompts = [model.prompt_ids(each) for each in message.prompts]
+        is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
         options = {**message.options, "owner": message.owner}
-        matcher = None if message.grammar is None else self._grammars.compile(message.grammar)
+        masks = self._masks(message, is_reasoning)
         for number, ids in enumerate(prompts):
             for choice in range(message.n):
-                mask = None if matcher is None else self._grammars.mask(matcher)
+                mask = masks()
                 generation = model.start(ids, goes_on=not chats, choice=choice, mask=mask, **options)
                 request.answers.append(_Answer(request, number * message.n + choice, generation))
         if not request.cancelled:
             echoes = [self._echo(message, number, ids) for number, ids in enumerate(prompts)] if message.echo else []
-            self._channel.send(Started(message.id, sum(map(len, prompts)), echoes))
+            reasons = chats and model.has_reasoning
+            self._channel.send(Started(message.id, sum(map(len, prompts)), echoes, reasons, is_reasoning))
             self._ready.put(request)
+
+    def _masks(self, message: Generate, is_reasoning: bool) -> Callable[[], TokenMask | None]:
+        """Return what makes the mask of each answer: that of a grammar, else that of an end of reasoning."""
+        if message.grammar is not None:
+            return partial(self._grammars.mask, self._grammars.compile(message.grammar))
+        budget = 0 if message.reasoning.enabled is False else message.reasoning.budget
+        if budget is None or not self._model.has_reasoning:
+            return lambda: None
+        vocabulary = self._model.backend.vocabulary
+        return lambda: reasoning.ReasoningBudget(self._model.tokenizer, vocabulary, budget, is_reasoning)
 
     @cached_property
     def _grammars(self) -> Grammars:
@@ -281,6 +295,19 @@ class EngineChild:
         if chosen := generation.sequence.logprobs[before : answer.sent]:
             entries = [logprob_entry(each, self._model.tokenizer.piece) for each in chosen]
         return Delta(message.id, answer.index, text, entries) if text or entries else None
+
+
+def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:
+    """Return the variables of the template by which a model reasons as a request says. Raises ``UsageError`` where it
+    cannot."""
+    options, found = message.reasoning, dict[str, object]()
+    if (options.enabled or options.effort) and not model.has_reasoning:
+        raise UsageError(f"{model.card.name} does not reason: its chat template has no marks for that.")
+    if options.enabled is not None:
+        found |= {"enable_thinking": options.enabled, "thinking": options.enabled}
+    if options.effort is not None:
+        found["reasoning_effort"] = options.effort
+    return {**found, **message.template_kwargs}
 
 
 def _is_over(answer: _Answer) -> bool:
