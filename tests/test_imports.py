@@ -26,6 +26,7 @@ STEPS = [
     {"hub"},
     {"engine", "measure"},
     {"training", "pipelines", "splats", "conversion", "server"},
+    {"bundle"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}

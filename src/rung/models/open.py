@@ -9,6 +9,7 @@ from rung.core.text import quoted
 from rung.models.card import ModelCard
 from rung.models.cards.folder import folder_card
 from rung.models.cards.gguf import gguf_card
+from rung.models.files.bundled import is_gguf
 from rung.models.files.file_sniffing import PICKLE_SUFFIXES, foreign, head, unsafe
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.split import part_names
@@ -35,7 +36,7 @@ def open_card(path: str | Path) -> ModelCard:
         raise ModelNotFound(f"There is no file or folder {place}", code="path-unknown")
     if not place.is_file():
         raise BadFile(f"{place} is neither a file nor a folder", code="path-unknown")
-    if head(place).startswith(b"GGUF"):
+    if is_gguf(place):
         return gguf_card(place)
     if place.suffix == ".safetensors" or place.name in ("config.json", "model.safetensors.index.json"):
         return _open_beside(place)

@@ -18,7 +18,7 @@ from rung.models import architectures
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import open_encoder
 from rung.models.cards.folder import folder_name
-from rung.models.files.file_sniffing import head
+from rung.models.files.bundled import is_gguf
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import INDEX, STEM, read_index, weight_files, weight_map
 from rung.models.locate import nowhere
@@ -81,7 +81,7 @@ def _open_place(place: Path, describing: Describe) -> Outline:
         return _pipeline(place, describing)
     if place.is_dir() and (place / "config.json").is_file():
         return _folder(place, describing)
-    if place.is_file() and place.suffix == ".json" and not head(place).startswith(b"GGUF"):
+    if place.is_file() and place.suffix == ".json" and not is_gguf(place):
         return _json(place, describing)
     try:
         return outline_of_card(open_card(place))

@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import uvicorn
@@ -28,6 +27,8 @@ from rung.server.service import Service
 _MOST_HEAD = 2**16
 #: Connections at once; a process may often have 1,024 files.
 _MOST_CONNECTIONS = 512
+#: Where this machine reaches a server that listens on all addresses.
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 #: Seconds that answers have to end after SIGTERM, and after Ctrl-C.
 DRAIN_SECONDS, _STOP_SECONDS = 30, 1
 
@@ -109,18 +110,27 @@ def serve(
     on_note: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
     on_key: Callable[[str], None] = lambda text: None,
+    on_page: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. ``on_note`` hears the address when the
-    models are loaded, ``on_key`` of a key that was made. Raises ``RungError`` where a model cannot be loaded or nothing
-    can listen."""
+    """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. When the models are loaded, ``on_note``
+    hears the address, and ``on_page`` gets that of the page for a browser on this machine. ``on_key`` hears of a key
+    that was made. Raises ``RungError`` where a model cannot be loaded or nothing can listen."""
     keys, made = gate.all_keys(settings.host, settings.keys, settings.no_key)
     with bind(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
-        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        shown, here = _address(settings.host, port), _address(_ANY.get(settings.host, settings.host), port)
         if made:
             on_key(f"key: {made}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
-        on_ready = partial(on_note, f"http://{shown}:{port}   OpenAI's base URL: http://{shown}:{port}/v1")
+
+        def on_ready() -> None:
+            on_note(f"{shown}   OpenAI's base URL: {shown}/v1")
+            on_page(f"{here}/")
+
         asyncio.run(_serve(settings, keys, listener, on_ready, on_note, on_progress))
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _serve(

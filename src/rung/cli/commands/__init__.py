@@ -29,7 +29,7 @@ GROUPS = (
     Group("before", "Before you run", ("check", "plan", "devices", "setup")),
     Group("run", "Run", ("run", "serve", "batch", "pull", "list", "show", "rm", "cache", "video", "image", "splat")),
     Group("repair", "When a program fails", ("explain", "exec", "inspect")),
-    Group("make", "Make models smaller, or your own", ("quantize", "convert", "tune", "merge", "compare")),
+    Group("make", "Make models smaller, or your own", ("quantize", "convert", "bundle", "tune", "merge", "compare")),
     Group("inside", "How rung decides", ("ladder", "formats", "calibrate")),
 )
 #: The module of each command, in the order of ``rung --help``.

@@ -194,14 +194,21 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
     return [{"role": "user", "content": system}, *turns]
 
 
+#: The child imports what this process does, wherever that lies, and nothing of rung.
+_RUN = (
+    "import json, sys; sys.path[:], script = json.loads(sys.argv[1]); "
+    "exec(compile(open(script, encoding='utf-8').read(), script, 'exec'))"
+)
+
+
 class _Child:
     """The process that renders: one request at a time."""
 
     def __init__(self) -> None:
         script = Path(__file__).with_name("child.py")
         self._process = subprocess.Popen(
-            # -P: the folder of the script has modules that must not stand for others of their names.
-            [sys.executable, "-P", "-X", "utf8", str(script)],
+            # -P: nothing of the current folder stands for a module.
+            [sys.executable, "-P", "-X", "utf8", "-c", _RUN, json.dumps([sys.path, str(script)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

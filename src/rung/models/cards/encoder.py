@@ -16,7 +16,7 @@ from rung.models import architectures
 from rung.models.architectures.encoders import OUTSIDE, EncoderArchitecture, shapes
 from rung.models.card import Encoder, Tensor
 from rung.models.cards.folder import folder_name
-from rung.models.files.file_sniffing import head
+from rung.models.files.bundled import is_gguf
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
 from rung.models.files.split import part_names, read_parts
@@ -86,7 +86,7 @@ def open_encoder(path: Path) -> EncoderCard | None:
 
     Raises ``BadFile``, ``UnsafeFile``, ``ModelNotFound`` (parts missing) or ``UnknownArchitecture``.
     """
-    if path.is_file() and not head(path).startswith(b"GGUF"):
+    if path.is_file() and not is_gguf(path):
         path = path.parent
     if (path / "config.json").is_file():
         kind = read_object(path / "config.json", SMALL).get("model_type")

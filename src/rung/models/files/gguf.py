@@ -7,12 +7,13 @@ compared with the bytes that are left before anything is allocated for it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import mmap
-import os
 import struct
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rung import formats
 from rung.core.errors import BadFile
 from rung.core.text import size
 from rung.models.files.arrays import Numbers, Strings
+from rung.models.files.bundled import Extent, find_model
 from rung.models.files.file_sniffing import foreign
 from rung.models.files.tensors import FileTensor, check_places, truncated, unsound
 
@@ -62,29 +64,37 @@ def read_header(path: Path) -> Header:
     Raises ``BadFile`` (``UnsafeFile`` for a pickle) that says what is wrong and where.
     """
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0 or file.read(4) != b"GGUF":
-                raise foreign(path, "a GGUF file")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(path, data).header()
+        with _opened(path) as parser:
+            return parser.header()
     except (OSError, ValueError) as error:
         raise BadFile(f"{path} cannot be read: {error}", code="file-unreadable") from error
 
 
 def raw_pairs(path: Path) -> dict[str, bytes]:
     """The key-value pairs of a GGUF file by their keys, as the file's own bytes: types of numbers included."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        parser = _Parser(path, data)
+    with _opened(path) as parser:
         parser.header()
-        return {key: data[begin:end] for key, (begin, end) in parser.places.items()}
+        return {key: parser.data[begin:end] for key, (begin, end) in parser.places.items()}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[_Parser]:
+    """A parser of the GGUF model in a file, which may be a bundle; closed with the block."""
+    extent = find_model(path)
+    if extent is None:
+        raise foreign(path, "a GGUF file")
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[extent.begin : extent.begin + 4] != b"GGUF":
+            raise unsound(path.name, _KIND, f"no model begins at byte {extent.begin:,}", ())
+        yield _Parser(path, data, extent)
 
 
 class _Parser:
-    """Walks over the header; ``at`` is the next byte."""
+    """Walks over the header; ``at`` is the next byte. All places are those in the whole file."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self.path, self.data, self.length = path, data, len(data)
-        self.at = 4
+    def __init__(self, path: Path, data: mmap.mmap, extent: Extent) -> None:
+        self.path, self.data, self.begin, self.length = path, data, extent.begin, extent.end
+        self.at = extent.begin + 4
         self.places: dict[str, tuple[int, int]] = {}
         self.strings = 0
         self.text = 0
@@ -109,7 +119,7 @@ class _Parser:
             self.places[key] = begin, self.at
         infos = [self._info() for _ in range(tensor_count)]
         alignment = self._alignment(metadata)
-        start = -(-self.at // alignment) * alignment
+        start = self.begin - (self.begin - self.at) // alignment * alignment
         tensors = tuple(self._stored(info, start, alignment) for info in infos)
         if len({tensor.name for tensor in tensors}) != len(tensors):
             names = sorted(tensor.name for tensor in tensors)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+import webbrowser
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +60,12 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    alias: Annotated[
+        str | None, typer.Option("--alias", help="Name that clients call the model by.", show_default=False)
+    ] = None,
+    open: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser, where there is a screen, when it can be used.")
+    ] = False,
     format: options.Format = None,
     device: options.Device = None,
     software: options.Software = None,
@@ -101,7 +111,7 @@ def serve(
     }
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
     settings = Settings(
-        _loads(models or [], common, special, yes, quiet),
+        _loads(models or [], alias, common, special, yes, quiet),
         options=common,
         memory=memory,
         keep_alive=None if keep_alive is None else _seconds(keep_alive),
@@ -114,23 +124,35 @@ def serve(
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
-        run(settings, lambda text: None if quiet else note(text), progress.update, note)
+        on_page = open_page if open else lambda address: None
+        run(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
+
+
+def open_page(address: str) -> None:
+    """Open a browser, where there is a screen, without waiting for it."""
+    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
 def _loads(
-    models: Sequence[str], common: Mapping[str, Any], special: Mapping[str, Any], yes: bool, quiet: bool
+    models: Sequence[str],
+    alias: str | None,
+    common: Mapping[str, Any],
+    special: Mapping[str, Any],
+    yes: bool,
+    quiet: bool,
 ) -> dict[str, Load]:
-    """Return how to load the models of the command line, by name. Raises ``UsageError`` for ``special`` options, which
-    are of one model, with several."""
+    """Return how to load the models of the command line, by name. Raises ``UsageError`` for ``alias`` and ``special``
+    options, which are of one model, with several."""
     from rung.cli import fetching
     from rung.server.protocol import Load
 
-    if len(set(models)) > 1 and any(special.values()):
-        raise UsageError("--adapter, --draft and --revision are of one model, and several are to be served.")
+    if len(set(models)) > 1 and (alias or any(special.values())):
+        raise UsageError("--alias, --adapter, --draft and --revision are of one model, and several are to be served.")
     loads = {}
     for model in models or (None,):
         path, starter = fetching.model_to_run(model, yes, common["offline"], quiet)
-        loads[starter or model or path] = Load(path, {**common, **special})
+        loads[alias or starter or model or path] = Load(path, {**common, **special})
     return loads
 
 

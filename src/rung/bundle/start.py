@@ -1,0 +1,155 @@
+"""The program of a bundle: the ``__main__.py`` of the zip at its end.
+
+Any Python may run this file, so it is written for all of them (hence no annotations); nothing of rung is importable
+before ``unpack``. What cannot be imported from a zip, as NumPy's libraries, is unpacked once into the cache, into a
+folder that is named by the hash of what lies in it; the model stays in the bundle.
+"""
+
+import os
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (it may be an older one)
+    sys.exit(
+        "This bundle needs Python 3.11 or later, and this is %d.%d.\n"  # noqa: UP031 (Python 2 reads this file too)
+        "What to do\n  1  python3.11 %s   # or a later one" % (sys.version_info[0], sys.version_info[1], sys.argv[0])
+    )
+
+import contextlib
+import hashlib
+import json
+import runpy
+import shutil
+import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+
+USAGE = """\
+{name}, with rung {version}
+
+  {file}                    serve the model, and open its page in a browser
+  {file} serve [OPTIONS]    the same, with options of rung serve; --help lists them
+  {file} run [PROMPT]       answer, or chat on a terminal; options of rung run
+  {file} licenses           print the licenses of all that is inside
+"""
+#: Commands of rung that a bundle has.
+COMMANDS = ("serve", "run")
+
+
+def cache(variable):
+    """The folder of the cache, by the name of its variable, as ``rung.core.settings`` finds it."""
+    named = os.environ.get(variable, "")
+    base = os.environ.get("XDG_CACHE_HOME", "") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.expanduser(named) if named else os.path.join(base, "rung")
+
+
+class Part:
+    """A part of the bundle as a stream, hashed while it is read."""
+
+    def __init__(self, file, begin, size):
+        self.file, self.left, self.digest = file, size, hashlib.sha256()
+        file.seek(begin)
+
+    def read(self, count):
+        """The next ``count`` bytes, or what is left."""
+        data = self.file.read(min(count, self.left))
+        self.left -= len(data)
+        self.digest.update(data)
+        return data
+
+
+def unpack(bundle, settings):
+    """Unpack the packages where they are not yet; return their folder. Ends the program where that cannot be."""
+    part = settings["packages"]
+    home = os.path.join(cache(settings["cache"]), "bundles")
+    folder = os.path.join(home, part["sha256"][:32])
+    if os.path.isdir(folder):
+        return folder
+    sys.stderr.write("Unpacking the program, once: %d MB into %s\n" % (part["unpacked"] >> 20, home))  # noqa: UP031
+    temporary = None
+    try:
+        os.makedirs(home, exist_ok=True)
+        temporary = tempfile.mkdtemp(prefix=".", dir=home)
+        extract(bundle, part, temporary)
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, folder)
+    except OSError as error:
+        if not os.path.isdir(folder):  # else another process was faster
+            sys.exit(
+                "The program cannot be unpacked into {}: {}.\nWhat to do\n"
+                "  1  {}=FOLDER python {}   # a folder with {:,} MB of room".format(
+                    home, error.strerror or error, settings["cache"], sys.argv[0], (part["unpacked"] >> 20) + 1
+                )
+            )
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def extract(bundle, part, folder):
+    """Extract the packages into a folder; raises ``OSError`` where the bundle is damaged."""
+    import tarfile
+    import zlib
+
+    with open(bundle, "rb") as file:
+        stream = Part(file, part["begin"], part["size"])
+        with contextlib.suppress(tarfile.TarError, EOFError, zlib.error):  # the hash tells
+            with tarfile.open(fileobj=stream, mode="r|gz") as archive:  # type: ignore[call-overload]
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
+                archive.extractall(folder)
+            while stream.read(1 << 20):
+                pass
+    if stream.digest.hexdigest() != part["sha256"]:
+        raise OSError("the bundle is damaged: fetch it again")
+
+
+def set_path(folder, settings):
+    """Import from the bundle alone; where its packages are another Python's, from the packages that this one has."""
+    program, packages = os.path.join(folder, "program"), os.path.join(folder, "packages")
+    own = [each for each in sys.path if os.path.abspath(each or ".") != os.path.abspath(sys.argv[0])]
+    if settings["extension"] == EXTENSION_SUFFIXES[0]:
+        roots = (sys.base_prefix, sys.base_exec_prefix)
+        library = [each for each in own if each.startswith(roots) and not each.rstrip("/\\").endswith("-packages")]
+        sys.path[:] = [program, packages] + library  # noqa: RUF005
+        return
+    sys.path[:] = own
+    missing = [name for name, module in settings["modules"].items() if find_spec(module) is None]
+    if missing:
+        sys.exit(
+            "This bundle has the packages of {}, and this is Python {}.{} for {}, which lacks {}.\nWhat to do\n"
+            "  1  {} {}\n  2  python -m pip install {}   # this Python's own".format(
+                settings["made_by"],
+                sys.version_info[0],
+                sys.version_info[1],
+                EXTENSION_SUFFIXES[0].strip("."),
+                ", ".join(missing),
+                settings["interpreter"],
+                sys.argv[0],
+                " ".join(settings["modules"]),
+            )
+        )
+    sys.path.insert(0, program)
+
+
+def main():
+    """Run ``rung serve`` or ``rung run`` of the model in this bundle."""
+    loader = globals()["__loader__"]
+    bundle = os.path.abspath(loader.archive)
+    settings = json.loads(loader.get_data(os.path.join(loader.archive, "bundle.json")))
+    given = sys.argv[1:]
+    if given[:1] in (["-h"], ["--help"], ["help"]):
+        print(USAGE.format(file=os.path.basename(bundle), **settings))
+        return
+    if given[:1] == ["licenses"]:
+        print(loader.get_data(os.path.join(loader.archive, "LICENSES.txt")).decode())
+        return
+    command, given = (given[0], given[1:]) if given[:1] and given[0] in COMMANDS else ("serve", given)
+    if command == "serve" and given[:1] and not given[0].startswith("-"):
+        sys.exit(USAGE.format(file=os.path.basename(bundle), **settings))
+    set_path(unpack(bundle, settings), settings)
+    sys.argv[:] = ["rung", command, bundle] + settings["options"][command] + given
+    runpy.run_module("rung", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""``rung bundle MODEL OUT.pyz``: one file with a model and the program that serves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rung.cli import options
+
+
+def bundle(
+    model: Annotated[str, typer.Argument(help="A GGUF file, demo, a starter, or a hub name: ORG/REPO:Q4_K_M.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: smollm2.pyz.")],
+    context: options.Context = None,
+    accept_terms: Annotated[
+        bool, typer.Option("--accept-terms", help="Accept the terms of the model; its notice goes into the bundle.")
+    ] = False,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
+    json: options.Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+    yes: options.Yes = False,
+) -> None:
+    """Put a model, rung and the chat page into one file that Python runs.
+
+    python OUT serves the model and opens its page; python OUT run chats. Nothing else is installed there.
+    """
+    from rung.bundle.model import bundled_model
+    from rung.bundle.write import check_terms, write_bundle
+    from rung.cli import fetching
+    from rung.cli.views.bundle import as_json, words
+    from rung.cli.views.output import note, print_json
+    from rung.cli.views.progress import bar
+    from rung.conversion.resumable_writer import check_new
+    from rung.models.lookup import find_card
+
+    check_new(target)
+    name, _ = fetching.model_to_run(model, yes, offline, quiet or json)
+    with bar(quiet or json) as progress:
+        card = find_card(
+            name,
+            offline=offline,
+            revision=revision,
+            progress=progress.update,
+            on_note=lambda said: None if quiet or json else note(said),
+        )
+        chosen = bundled_model(card, model)
+        check_terms(chosen, accept_terms)
+        loading = ["--context", str(context)] if context else []
+        given = {"serve": ["--open", "--alias", chosen.name, *loading], "run": loading}
+        written = write_bundle(chosen, target, given, progress.update)
+    if json:
+        print_json(as_json(written))
+    elif not quiet:
+        typer.echo(words(written))
