@@ -20,7 +20,9 @@ A token takes the time of its weights, of the keys and values that it reads, and
 
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach;
 of a processor of the catalog the instructions that its cores end and its kernels take (``instructions``). A token then
-takes as long as its bytes or as its instructions, whichever is longer.
+takes as long as its bytes or as its instructions, whichever is longer. The same of kernels for GPUs that multiply
+weights as they are packed (``webgpu.``), whose token is one command buffer: between two of its dispatches the GPU
+drains. ``benchmarks/published_decode.py`` holds that against what others measured.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ _PACKED_PER_SECOND = 3e9
 #: (docs/cpus.md), and no measurement of rung on them is known.
 _CPU_SHARE = 0.68
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
-_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4}
+_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4, "webgpu": 2e-5}
+#: Instructions of a thread for each weight in a row that f32 arithmetic multiplies, at most; the bar of its shaders.
+_INSTRUCTIONS = 4.0
 #: The same of each expert that a token visits in a network that transformers builds.
 _EXPERT_SECONDS = 1.3e-4
 #: The same of a chunk of a prompt, where nothing is measured.
@@ -189,7 +193,11 @@ def _share(device: Device) -> float:
 
 def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
     """Seconds of all layers of a token beside its weights and its cache, the launches of its linears among them."""
-    step = "transformers" if subject.borrowed else step_of(parts) if device.kind == "cpu" else "gpu"
+    parts = tuple(parts)
+    step = "gpu" if device.kind != "cpu" else step_of(parts)
+    if any(map(_in_place, parts)):
+        step = "webgpu"
+    step = "transformers" if subject.borrowed else step
     layer = device.rates.get(f"layer {step}") or (
         (step == "numba.step" and instructions.seconds_of_layer(device)) or _LAYER_SECONDS[step]
     )
@@ -204,6 +212,11 @@ def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
 def _chunks(depth: int) -> int:
     """Return the rows of a chunk in which a prompt of so many tokens is read."""
     return -(-depth // CHUNK)
+
+
+def _in_place(group: Group) -> bool:
+    """Return whether a kernel of a GPU multiplies the weights as they are packed, in a whole token."""
+    return group.rung.startswith("webgpu.")
 
 
 def step_of(parts: Iterable[Group]) -> str:
@@ -278,6 +291,8 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     seconds = group.bytes / (measured or bandwidth)
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
+    if measured is None and _in_place(group):
+        return max(seconds, group.count * 2 * _INSTRUCTIONS / _peak_of("f32", device))  # a peak counts two operations
     if group.rung in DECODING and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
             return seconds

@@ -23,7 +23,7 @@ _MAKERS = re.compile(
     r"\b(core(?= i\d)|nvidia|geforce|amd|intel|tesla|quadro|radeon|instinct|apple|graphics|corporation)\b"
 )
 #: What drivers write beside a name and the catalog does not.
-_LOOSE = re.compile(r"\b(generation|hbm3e?|gpu)\b")
+_LOOSE = re.compile(r"\b(\d+ core gpu|radv \w+|generation|series|hbm3e?|gpu)\b")
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b")
 #: Words that tell boards with one chip apart.
 _BOARDS = re.compile(r"\b(\d+gb|pcie|sxm\d?|nvl)\b")

@@ -1,0 +1,65 @@
+"""Predictions for kernels of GPUs beside published rates of llama.cpp, and what they are made of."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rung.hardware import catalog
+from rung.planning.network_spec import Subject
+from rung.planning.speed import Group, rates
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "published_decode.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("published_decode", FILE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["published_decode"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["published_decode"]
+
+
+def test_predictions_keep_their_bars(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["published_decode.py"])
+    assert script.main() == 0, capsys.readouterr().out
+
+
+def test_every_row_has_a_source_and_makes_sense(script):
+    rows, sources = script.read()
+    assert {row.source for row in rows} == set(sources)
+    assert all(address.startswith("https://") for address in sources.values())
+    assert all(1 < row.rate < 1000 and row.depth > 0 for row in rows)
+    assert len({(row.device, row.backend, row.model, row.format, row.source) for row in rows}) == len(rows)
+
+
+def test_ranks_share_the_middle_of_equal_values(script):
+    assert script.spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert script.spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert script.spearman([1, 1, 2], [5, 5, 9]) == pytest.approx(1)
+
+
+@pytest.fixture
+def subject():
+    from rung.models.lookup import find_outline
+
+    outline = find_outline("llama-2-7b", offline=True)
+    return Subject.of_component(outline.components[0], outline.kind, outline.path)
+
+
+def seconds(device, subject, count=7e9, size=3.9e9, rung="webgpu.rows"):
+    group = Group("q4_0", rung, False, count, size)
+    return 1 / rates((group,), subject, device, 4096, "f16", 1).decode
+
+
+def test_a_token_takes_its_bytes_or_its_instructions_and_its_dispatches(subject):
+    card = catalog.device("3090")
+    bound = seconds(card, subject)
+    dispatches = bound - 3.9e9 / (0.75 * card.bandwidth)
+    assert 3e-6 * 5 * 32 < dispatches < 6e-6 * 5 * 32  # 3 to 5 µs each, and a little for the cache
+    assert seconds(replace(card, bandwidth=card.bandwidth * 1e3), subject) > 7e9 * 8 / card.peaks["f32"]
+    assert seconds(card, subject, rung="torch.decode") > 5 * bound
