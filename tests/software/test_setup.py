@@ -1,15 +1,18 @@
 """The choice of torch: a walk over all architectures, Pythons, systems and drivers, then the cases people have."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from rung.core.errors import UnknownDevice, UsageError
+from rung.core.errors import DeviceError, UnknownDevice, UsageError
+from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.hardware.catalog import releases
 from rung.hardware.catalog.builds import builds, newest
 from rung.hardware.catalog.rows import architectures, numbers, products, version
 from rung.hardware.catalog.support import runs_on
+from rung.software import hosts
 from rung.software.companions import Host
 from rung.software.hosts import host_of
 from rung.software.installed import judge
@@ -270,3 +273,22 @@ def test_what_pip_cannot_fetch_has_a_command_all_the_same():
 def test_a_setup_is_json_both_ways():
     found = chosen("rx 5700 xt")
     assert type(found).from_json(found.to_json()) == found
+
+
+def test_a_card_that_webgpu_reaches_too_is_chosen_for_once(monkeypatch):
+    from rung.hardware import detect
+
+    cards = [catalog.device("3060"), catalog.device("3060")]
+    twin = replace(cards[1], id="webgpu:0", kind="webgpu", details=FrozenDict(card=cards[0].id))
+    alone = replace(twin, id="webgpu:1", details=FrozenDict())
+    processor = detect.devices(cached=False)[0]
+    monkeypatch.setattr(detect, "devices", lambda: (processor, cards[0], twin))
+    assert hosts.devices_here() == ((cards[0],), ())
+    monkeypatch.setattr(detect, "devices", lambda: (processor, alone))
+    assert hosts.devices_here() == ((processor,), (alone,))
+
+
+def test_no_software_is_made_for_a_software_adapter():
+    adapter = replace(catalog.device("3060"), kind="webgpu", arch="software", name="llvmpipe", real=True)
+    with pytest.raises(DeviceError, match="computes on the processor"):
+        hosts.host_of(adapter, ("linux", "x86_64"), "3.12")

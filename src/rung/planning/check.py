@@ -163,6 +163,9 @@ def _verdict(case: Case, arrangement: Arrangement, group: Group) -> Verdict:
         for able in (computes(device), computable(arrangement.storage, device)):
             if not able:
                 return able
+    torch = case.question.training or len(case.kitchens) > 1
+    if torch and any(device.kind == "webgpu" for device in group):
+        return no("torch computes it, which drives no device of WebGPU")
     if case.question.training:
         able = trainable(case.question.training, arrangement.storage, case.main.subject)
         if not able:

@@ -93,13 +93,27 @@ def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
 
 
 def computable(storage: Storage, device: Device) -> Verdict:
-    """Return whether the device can multiply the 16-bit format that was asked for; a CPU's kernels read both."""
-    if not isinstance(storage, Format) or storage.name not in _WIDE or device.kind == "cpu":
+    """Return whether the device can multiply the 16-bit format that was asked for; kernels of a CPU and of WebGPU read
+    both."""
+    if not isinstance(storage, Format) or storage.name not in _WIDE or device.kind in ("cpu", "webgpu"):
         return YES
     found = device.capability(f"matmul.{storage.name}")
     if found.level is not Level.ABSENT:
         return YES
     return no(f"{device.name} does not multiply {storage.name}" + (f": {found.source}" if found.source else ""))
+
+
+def webgpu_verdict(arrangement: Arrangement) -> Verdict:
+    """Return whether a device of WebGPU computes all of it: there is one rung for whole tokens, and nothing between."""
+    subject = arrangement.recipe.subject
+    if all(device.kind != "webgpu" for _, device, _ in arrangement.parts):
+        return YES
+    if len(arrangement.parts) > 1:
+        return no("a device of WebGPU shares no layers with another one")
+    if subject.decoder is None or subject.borrowed:
+        return no("torch computes it, which drives no device of WebGPU")
+    made, device, _ = arrangement.parts[0]
+    return made.step_verdict(device, arrangement.cache_dtype)
 
 
 def arrange(

@@ -16,7 +16,14 @@ from rung.planning.answers.suggestions import SMALLEST_CONTEXT, does_not_fit, gr
 from rung.planning.gguf_mixtures import storage
 from rung.planning.memory import computes
 from rung.planning.network_spec import Subject
-from rung.planning.placement import Arrangement, arrangements, cache_verdict, computable, is_lossless
+from rung.planning.placement import (
+    Arrangement,
+    arrangements,
+    cache_verdict,
+    computable,
+    is_lossless,
+    webgpu_verdict,
+)
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
 from rung.planning.weight_plan import Storage, compute_dtype, parts, percent
@@ -177,6 +184,7 @@ def verdict_of(arrangement: Arrangement, group: Sequence[Device], cache_type: st
     for able in (
         *(computable(arrangement.storage, device) for device in group),
         cache_verdict(arrangement, cache_type),
+        webgpu_verdict(arrangement),
     ):
         if not able:
             return able

@@ -66,9 +66,10 @@ def storage_name(asked: Storage) -> str:
 def compute_dtype(device: Device, lossless: bool) -> str:
     """Return what a device multiplies fastest; f32 for a model that is stored, or asked for, in f32.
 
-    Never f16 on a CPU without f16 arithmetic: there it is up to hundreds of times slower than bf16.
+    Never f16 on a CPU without f16 arithmetic: there it is up to hundreds of times slower than bf16. Kernels in WGSL
+    read 16 bits and compute in f32.
     """
-    if lossless:
+    if lossless or device.kind == "webgpu":
         return "f32"
     for dtype in ("bf16", "f16"):
         native = device.capability(f"matmul.{dtype}").level is Level.NATIVE

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung.core.errors import UnknownDevice, UsageError
+from rung.core.errors import DeviceError, UnknownDevice, UsageError
 from rung.core.types import Device
 from rung.hardware import detect
 from rung.hardware.catalog.rows import Architecture
 from rung.hardware.catalog.support import architecture_of
+from rung.hardware.families.webgpu import SOFTWARE
 from rung.software.companions import Host
 
 SYSTEMS = ("linux", "windows", "macos")
@@ -19,10 +20,10 @@ _FIRST = ("cuda", "rocm", "xpu", "mps")
 def devices_here() -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """The devices of this machine that software is chosen for, all of one kind, and its other accelerators.
 
-    Without an accelerator that the catalog knows it is the processor.
+    Without an accelerator that the catalog knows it is the processor. A card that WebGPU reaches too counts once.
     """
     found = detect.devices()
-    cards = found[1:]
+    cards = tuple(device for device in found[1:] if "card" not in device.details)
     for kind in _FIRST:
         if same := tuple(card for card in cards if card.kind == kind and architecture_of(card)):
             return same, tuple(card for card in cards if card not in same)
@@ -34,9 +35,16 @@ def host_of(device: Device, here: Sequence[str], python: str, driver: str = "", 
 
     For a card that is not here they are what such cards are used with. ``driver`` replaces the device's, ``system``
     (``linux``, ``windows``, ``macos``, with or without ``-aarch64``) both. Raises ``UnknownDevice`` for an
-    architecture that is not in the catalog, ``UsageError`` for a system that nobody knows.
+    architecture that is not in the catalog, ``DeviceError`` for a software adapter, ``UsageError`` for a system that
+    nobody knows.
     """
     row = architecture_of(device)
+    if row is None and device.arch == SOFTWARE:
+        raise DeviceError(
+            f"{device.name} computes on the processor, and no software is made for it.",
+            [],
+            ["rung setup   # for what is here"],
+        )
     if row is None:
         raise UnknownDevice(
             f"The catalog does not know {device.arch}, the architecture of {device.name}.",

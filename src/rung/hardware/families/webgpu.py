@@ -298,7 +298,7 @@ def _card(adapter: Adapter, number: int, others: Sequence[Device], before: Seque
         free=free,
         pci=adapter.card if adapter.vendor < 1 << 16 else None,
         driver=adapter.driver,
-        details=_details(adapter) | ({"card": twin.id} if twin else {}),
+        details=_details(adapter) | ({"card": twin.id, "about": f"the same card as {twin.id}"} if twin else {}),
     )
     rates = {"peaks": twin.peaks, "bandwidth": twin.bandwidth} if twin else {}
     return _finished(replace(made, **rates), adapter)  # type: ignore[arg-type]

@@ -81,8 +81,12 @@ def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arr
 
 
 def groups_of(devices: Sequence[Device], together: bool = False) -> list[tuple[Device, ...]]:
-    """Each device alone, and all together; only that where they are one budget."""
-    all_of_them = [tuple(devices)] if len(devices) > 1 else []
+    """Each device alone, and all together; only that where they are one budget.
+
+    A device of WebGPU holds whole models, and may be one of the other cards once more.
+    """
+    sharing = tuple(devices) if together else tuple(device for device in devices if device.kind != "webgpu")
+    all_of_them = [sharing] if len(sharing) > 1 else []
     return all_of_them if together and all_of_them else [(device,) for device in devices] + all_of_them
 
 

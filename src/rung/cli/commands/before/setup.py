@@ -240,9 +240,19 @@ def _show(found: Sequence[Setup], devices: Sequence[Device], others: Sequence[De
         if "notes" in device.details:
             typer.echo(f"{device.name}: {device.details['notes']}")
     for device in others:
-        typer.echo(f"Also here, not served by this build: {device.name}.")
+        served = "reached without torch, through WebGPU" if device.kind == "webgpu" else "not served by this build"
+        typer.echo(f"Also here, {served}: {device.name}.")
+    if why := _without_webgpu((*devices, *others)):
+        typer.echo(f"Without torch, through WebGPU: not here, {why}.")
     if any(device.real for device in devices) and found[0].torch.arguments:
         typer.echo("Install and verify:  rung setup --apply, in a virtual environment or with --venv ENV")
+
+
+def _without_webgpu(found: Sequence[Device]) -> str:
+    """Why the cards of this machine are not reached through WebGPU; empty where they are, or where there is no card."""
+    from rung.hardware.families import webgpu
+
+    return webgpu.absence() if any(device.real and device.kind != "cpu" for device in found) else ""
 
 
 def _judge(

@@ -1,0 +1,116 @@
+"""Plans with devices of WebGPU: whole language models alone, chosen by predicted speed."""
+
+from dataclasses import replace
+
+import pytest
+
+from rung.core.errors import DeviceError, DoesNotFit
+from rung.core.types import Capability, Device, Level, Proof, Rung
+from rung.core.value import FrozenDict
+from rung.models.lookup import find_outline
+from rung.ops import LADDERS
+from rung.planning import memory, weight_plan, weight_plan_cache
+from rung.planning.check import check
+from rung.planning.check_result import Question
+from rung.planning.request import Request, parse_memory
+from rung.planning.solve import choose_device, solve
+from tests.planning.cards import cpu, gemma_2b, p2200
+
+#: Names of the rungs: of a linear's row, and of a whole token.
+ROWS, STEP = "webgpu.rows", "webgpu.f32"
+
+
+def reached(card: Device | None = None) -> Device:
+    """The card once more, through WebGPU; without one a card that no other family knows."""
+    names = {"matmul.f32": Level.NATIVE, "matmul.f16": Level.NATIVE, "matmul.bf16": Level.ABSENT}
+    names["package.torch"] = Level.ABSENT
+    card = card or replace(p2200(), name="another card")
+    return replace(
+        card,
+        id="webgpu:0",
+        kind="webgpu",
+        capabilities=FrozenDict({n: Capability(n, level, Proof.PROBE) for n, level in names.items()}),
+        software=FrozenDict(wgpu="0.32.0", numba="0.68.1", driver="1"),
+        details=FrozenDict(card=card.id),
+    )
+
+
+@pytest.fixture
+def rungs(monkeypatch):
+    """Rungs of WebGPU, as long as the ladders have none of their own."""
+    added = {
+        "linear": Rung("linear", ROWS, "nowhere:ROWS", kinds=("webgpu",), needs=("package.wgpu",)),
+        "decode_step": Rung("decode_step", STEP, "nowhere:STEP", kinds=("webgpu",), formats=("f32", "f16")),
+    }
+    known = {op: LADDERS[op] for op in LADDERS}
+    for op, rung in added.items():
+        if all("webgpu" not in each.kinds for each in known[op].rungs):
+            known[op] = replace(known[op], rungs=(rung, *known[op].rungs))
+    for module in (memory, weight_plan, weight_plan_cache):
+        monkeypatch.setattr(module, "LADDERS", known)
+
+
+def plan(card, *devices, **asked):
+    asked["memory"] = parse_memory(asked.get("memory"))
+    return solve(card, devices, Request(**asked))
+
+
+@pytest.mark.usefixtures("rungs")
+@pytest.mark.parametrize("format", ["q4_0", "f16"])
+def test_the_way_to_a_card_is_taken_that_is_predicted_to_be_the_fastest(format):
+    card, large = gemma_2b(format, "gguf"), replace(p2200(), free=8 << 30, memory=8 << 30)
+    devices = (cpu(), large, reached(large))
+    both = plan(card, *devices, context=512)
+    alone = {device.id: plan(card, device, context=512).decode_rate for device in devices}
+    assert both.placements[0].device == max(alone, key=alone.get) == "webgpu:0"
+    assert both.dtype == "f32"
+    slow = replace(reached(large), bandwidth=2e9)
+    assert plan(card, cpu(), slow, context=512).placements[0].device == "cpu"
+
+
+@pytest.mark.usefixtures("rungs")
+def test_weights_are_held_once_as_they_are_stored():
+    made = plan(gemma_2b("q4_0", "gguf"), reached(), context=512)
+    stored = sum(tensor.bytes for tensor in gemma_2b("q4_0", "gguf").tensors)
+    assert made.placements[0].memory.weights == pytest.approx(stored, rel=0.1)
+
+
+@pytest.mark.usefixtures("rungs")
+def test_no_layers_are_shared_with_a_device_of_webgpu():
+    card, small = gemma_2b("q8_0", "gguf"), replace(p2200(), free=2 << 30, memory=2 << 30)
+    made = plan(card, cpu(), small, reached(small), context=512, memory="cpu=2.6GB")
+    assert {place.device for place in made.placements} == {"cuda:0", "cpu"}
+    with pytest.raises(DoesNotFit):
+        plan(card, small, reached(small), context=512)
+    with pytest.raises(DoesNotFit):
+        plan(card, reached(small), cpu(), context=512, together=True)
+
+
+@pytest.mark.usefixtures("rungs")
+def test_what_torch_computes_is_refused_there():
+    outline = find_outline("gemma-2b", offline=True)
+    (training,) = check(outline, [reached()], Question(training="lora", formats=("nf4",))).choices
+    assert "torch computes it" in training.verdict.reason
+    (inference,) = check(outline, [reached()], Question(formats=("q4_0",))).choices
+    assert inference.verdict
+    assert inference.device == "webgpu:0"
+    assert "--device webgpu:0" in inference.command
+
+
+def test_without_a_rung_nothing_runs_there(monkeypatch):
+    bare = {
+        op: replace(LADDERS[op], rungs=tuple(r for r in LADDERS[op].rungs if "webgpu" not in r.kinds)) for op in LADDERS
+    }
+    for module in (memory, weight_plan, weight_plan_cache):
+        monkeypatch.setattr(module, "LADDERS", bare)
+    with pytest.raises(DeviceError, match="cannot run a model") as refused:
+        plan(gemma_2b("q4_0", "gguf"), cpu(), reached(), device="webgpu:0")
+    assert "no rung computes through WebGPU" in refused.value.facts[0]
+    assert plan(gemma_2b("q4_0", "gguf"), cpu(), reached(), context=512).placements[0].device == "cpu"
+
+
+@pytest.mark.usefixtures("rungs")
+def test_programs_of_torch_get_a_device_of_torch():
+    assert choose_device((cpu(), reached()), None).id == "cpu"
+    assert choose_device((cpu(), reached(p2200()), p2200()), None).id == "cuda:0"
+    assert choose_device((cpu(), reached()), "webgpu:0").id == "webgpu:0"
