@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all accept test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-all accept accept-webgpu test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -33,6 +33,10 @@ DEVICE ?= cpu
 SMALL ?= --small
 accept: $(VENV)/dev.done
 	$(BIN)/python -m benchmarks.accept --device $(DEVICE) --out build/accept/$(DEVICE) $(SMALL)
+
+# the same through WebGPU, on a software adapter where there is no card: the parts that need no torch
+accept-webgpu: $(VENV)/dev.done
+	$(BIN)/python -m benchmarks.accept --device webgpu --out build/accept/webgpu $(SMALL) --only state probes ladders
 
 # twice as long as make test; coverage-html has every line
 coverage: $(VENV)/dev.done

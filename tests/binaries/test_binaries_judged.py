@@ -1,6 +1,7 @@
 """Which image runs where, what is missing in it, and what a library is worth on a device."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -149,6 +150,8 @@ def test_objects_that_hold_nothing_for_the_device_are_counted():
 
 def test_objects_for_one_special_target_are_not_held_against_a_library():
     assert judge(library("sm_80", "sm_90a"), catalog.device("3090")).runs == "yes"
+    reached = replace(catalog.device("3090"), kind="webgpu")
+    assert judge(library("sm_80", "sm_90a"), reached).runs == "other"
 
 
 def test_what_a_program_picks_itself_is_not_held_against_it():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from rung.core.errors import UsageError
 from rung.core.types import Device, Level
 from rung.core.value import FrozenDict
 from rung.hardware import detect
@@ -200,3 +201,5 @@ def test_nothing_chooses_a_software_adapter(adapter):
     assert (adapter,) not in select_groups(())
     assert select_device(adapter.id).arch == webgpu.SOFTWARE
     assert select_groups((adapter.id,))[0][0].arch == webgpu.SOFTWARE
+    with pytest.raises(UsageError, match="shares no layers"):
+        select_groups((f"{adapter.id}+cpu",))

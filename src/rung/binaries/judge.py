@@ -63,6 +63,8 @@ def judge(library: Library, device: Device) -> Judgment:
         return _cuda(library, device)
     if device.kind == "rocm":
         return _amd(library, device)
+    if device.kind == "webgpu":
+        return Judgment("other", "device code does not run through WebGPU, whose drivers compile shaders")
     return Judgment("unknown", f"device code for {device.kind} is not read")
 
 

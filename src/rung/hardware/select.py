@@ -83,7 +83,7 @@ def select_groups(names: Sequence[str | Device], software: str | None = None, fi
     A software adapter has to be named.
 
     Names of the same device are one group. Raises ``UnknownDevice``, ``UsageError`` for two devices with one id and for
-    GPUs that no one program drives.
+    devices that share no layers.
     """
     if fits:
         return [(catalog.device(product.name, software),) for product in catalog.products()]
@@ -146,6 +146,12 @@ def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
         raise UsageError(
             f"{name} is no budget: one torch drives GPUs of one maker, and one GPU of a Mac.",
             [f"they are of the kinds {', '.join(kinds)}"],
+            ["--device A --device B   # asks about each by itself"],
+        )
+    if len(found) > 1 and "webgpu" in kinds:
+        raise UsageError(
+            f"{name} is no budget: a device of WebGPU holds a whole model and shares no layers.",
+            [],
             ["--device A --device B   # asks about each by itself"],
         )
     if len(found) > 1:  # budgets are kept by id

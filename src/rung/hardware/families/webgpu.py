@@ -384,6 +384,8 @@ def _capabilities(device: Device, adapter: Adapter) -> Iterable[Capability]:
 
 def _dot8(device: Device) -> Capability:
     """``dot4I8Packed``: in WGSL everywhere, and fast where the card has the instruction."""
+    if device.arch == SOFTWARE:
+        return Capability("dot8", Level.EMULATED, Proof.DECLARED, "the processor computes dot4I8Packed")
     row = catalog.architectures().get(device.arch)
     if row is None:
         return Capability("dot8", Level.UNKNOWN, Proof.NONE, "the driver does not say whether dot4I8Packed is one")

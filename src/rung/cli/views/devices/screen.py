@@ -8,6 +8,7 @@ from rung.cli.views.devices.verdict import fits
 from rung.core.text import size
 from rung.core.types import Device
 from rung.hardware import occupants
+from rung.hardware.families.webgpu import SOFTWARE
 
 _BAR = 24
 #: How many processes are named, and the share of the memory below which one is not.
@@ -48,5 +49,5 @@ def _holders(device: Device) -> str:
 
 
 def _fits(device: Device) -> str:
-    known = device.free is not None and device.memory
+    known = device.free is not None and device.memory and device.arch != SOFTWARE
     return f"fits     {fits(device).partition(': ')[2]}" if known else ""
