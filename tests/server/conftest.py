@@ -97,10 +97,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder, *arguments: str, ready: bool = True) -> Iterator[Server]:
-    """Run ``rung serve`` with arguments."""
+def serving(folder, *arguments: str, ready: bool = True, first: str = "") -> Iterator[Server]:
+    """Run ``rung serve`` with arguments; modules of the folder ``first`` stand for others of the same name."""
     said = str(folder / "said")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [first, *sys.path]))}
     command = [sys.executable, "-P", "-m", "rung", "serve", *arguments, "--port", "0"]
     with open(said, "wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
         try:

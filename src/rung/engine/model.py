@@ -414,11 +414,11 @@ class Model:
             [*ways, "a shorter prompt"],
         )
 
-    def start(self, ids: list[int], *, goes_on: bool, **options: Any) -> Generation:
+    def start(self, ids: list[int], *, goes_on: bool, answered: Sequence[int] = (), **options: Any) -> Generation:
         """The answer to token ids; ``options`` are those of ``chat``.
 
-        ``goes_on``: its text continues that of the ids, so a blank at its beginning stays. Raises ``ContextTooLong``,
-        ``UsageError``.
+        ``goes_on``: its text continues that of the ids, so a blank at its beginning stays. ``answered`` are tokens of
+        the answer that are known, after which it goes on. Raises ``ContextTooLong``, ``UsageError``.
         """
         if len(ids) >= self.plan.context:
             raise self._too_long(len(ids))
@@ -434,6 +434,7 @@ class Model:
         context = self.backend.context
         sequence = TokenSequence(ids, sampler, ends=self._ends, context=context, most=most, owner=owner)
         sequence.adapter = adapter
+        sequence.go_on_after(answered)
         return Generation(self.scheduler, sequence, text, partial(self._describe, sampler), self._explain)
 
 

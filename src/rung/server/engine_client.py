@@ -7,11 +7,15 @@ import contextlib
 import itertools
 import json
 import math
+import os
+import secrets
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +26,7 @@ from rung.server.errors import ApiError
 from rung.server.protocol import (
     Cancel,
     Counts,
+    Delta,
     Failed,
     Finished,
     Generate,
@@ -36,11 +41,12 @@ from rung.server.protocol import (
     Started,
     Stats,
     Step,
+    SteppedDown,
     Value,
 )
 
 #: What an answer consists of: its beginning, what it got longer by, and its end.
-Event = Started | protocol.Delta | Finished
+Event = Started | Delta | Finished
 
 #: Seconds that a request waits for an engine that is being started.
 _START_SECONDS = 30.0
@@ -48,6 +54,14 @@ _START_SECONDS = 30.0
 _FIRST_PAUSE, _MOST_PAUSE = 0.1, 30.0
 #: Seconds that an engine has to end by itself.
 _END_SECONDS = 1.0
+#: Bits of a seed that is drawn: few, so that it can be typed again.
+_SEED_BITS = 32
+#: Ends of processes that a request may live through: it may be why they end.
+_MOST_RESTARTS = 2
+#: Signals that the code of a process gives itself.
+_OF_CODE = frozenset({signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE} if os.name == "posix" else ())
+#: What requests hear whose engine is not there any more.
+_STOPPED = Failed(id=0, status=503, code="engine_ended", cause="The engine ended while it computed this answer.")
 #: What is wrong where a process ends without a word.
 _ENDED = Failed(
     id=0,
@@ -61,6 +75,35 @@ _ENDED = Failed(
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rung.server.child.engine_child import main; main()"
 )
+
+
+@dataclass
+class _Request:
+    """A request that is answered: its events, and what came of each answer so far, for a process that goes on with it.
+
+    ``ended`` are answers of which all has come; ``same_bytes`` has the number of tokens before the first that a lower
+    rung computed, of answers that have such.
+    """
+
+    message: Generate
+    events: asyncio.Queue[Event | Value | Failed] = field(default_factory=asyncio.Queue)
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    same_bytes: dict[int, int] = field(default_factory=dict)
+    is_started: bool = False
+    restarts: int = 0
+
+    def step_down(self) -> None:
+        """Note that other tokens than those that came are of a lower rung."""
+        for index in range(self.message.answers):
+            if index not in self.ended:
+                self.same_bytes.setdefault(index, len(self.tokens.get(index, ())))
+
+    def go_on(self) -> Generate:
+        """Return the request for a process that goes on with it."""
+        count = range(self.message.answers)
+        answered = [None if index in self.ended else self.tokens.get(index, []) for index in count]
+        return msgspec.structs.replace(self.message, answered=answered)
 
 
 class Home(Protocol):
@@ -91,7 +134,8 @@ class EngineClient:
         self.name, self.load = name, load
         self._home, self._on_note, self._on_progress = home, on_note, on_progress
         self._ids = itertools.count(1)
-        self._events: dict[int, asyncio.Queue[Event | Value | Failed]] = {}
+        self._requests: dict[int, _Request] = {}
+        self._questions: dict[int, asyncio.Queue[Value | Failed]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,6 +154,10 @@ class EngineClient:
         self.model: ModelInfo | None = None
         #: Why it could not be loaded, if that is so.
         self.failed: Failed | None = None
+        #: Steps down since it was loaded, and what a process that is started again is loaded with.
+        self.steps: list[dict[str, Any]] = []
+        self._less: dict[str, Any] = {}
+        self._level = ""
         #: How often the child was started.
         self.starts = 0
 
@@ -146,7 +194,7 @@ class EngineClient:
     def start(self) -> None:
         """Load the model, unless it is loaded."""
         if self._task is None:
-            self.failed = None
+            self.failed, self.steps, self._less, self._level = None, [], {}, ""
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -183,21 +231,67 @@ class EngineClient:
             while True:
                 was_ready = await self._run_once()
                 was_loaded |= was_ready
+                if self.failed is not None and self._less.get("memory"):
+                    self._take_as_much()
+                    continue
                 if self.failed is not None:
                     return
                 if not was_loaded:
                     self.failed = _ENDED
                     return
+                self._give_up()
                 pause = _FIRST_PAUSE if was_ready else min(2 * pause, _MOST_PAUSE)
                 self._on_note(f"The engine of {self.name} has ended; it is started again.")
                 await asyncio.sleep(pause)
         finally:
             self._task = None
+            self._fail_all(self.failed or _STOPPED)
             self._changed()
+
+    def _take_as_much(self) -> None:
+        """Load the same plan again where none is smaller: a new process begins with less."""
+        self.failed = None
+        del self._less["memory"]
+        for step in self.steps:
+            if step["op"] == "plan":
+                step["to"] = "the same plan in a new process"
+
+    def _give_up(self) -> None:
+        """End requests that were there whenever a process ended: they may be why."""
+        for number, request in list(self._requests.items()):
+            request.restarts += 1
+            if request.restarts > _MOST_RESTARTS:
+                request.events.put_nowait(msgspec.structs.replace(_STOPPED, id=number))
+                del self._requests[number]
+
+    def _fail_all(self, failed: Failed) -> None:
+        """Tell all requests why nothing more comes of them."""
+        for request in self._requests.values():
+            request.events.put_nowait(failed)
+
+    def _step_down(self, step: dict[str, Any], options: Mapping[str, Any]) -> None:
+        """Note a step down: of all tokens that come from now on, and of the process that comes next."""
+        self._on_note(f"{self.name} steps down from {step['rung']} to {step['to']}: {step['reason']}")
+        self.steps.append(step)
+        self._less |= options
+        for request in self._requests.values():
+            request.step_down()
+
+    def _judge(self, status: int) -> None:
+        """Step down where the process ended by a signal of its own code, as of an instruction that is not there."""
+        if -status in _OF_CODE and self.model is not None and self.model.lower_level:
+            self._level = self.model.lower_level
+            reason = f"the engine ended by {signal.Signals(-status).name}"
+            step = {"op": "decode_step", "rung": "its level of CPU instructions", "device": "cpu", "step": "broken"}
+            self._step_down({**step, "reason": reason, "to": self._level}, {})
+        elif self.model is not None and not self.model.same_bytes:
+            for request in self._requests.values():
+                request.step_down()  # what is computed again may differ in its last digits
 
     async def _run_once(self) -> bool:
         """Start the child and read what it says until it ends; return whether it had loaded its model."""
         load = await self._home.load_of(self)
+        load = msgspec.structs.replace(load, options={**load.options, **self._less}, level=self._level)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = process = subprocess.Popen(
@@ -219,15 +313,18 @@ class EngineClient:
                 else:
                     self._take(message)
         except (asyncio.IncompleteReadError, OSError):
-            return self._ready
+            was_ready = self._ready
         finally:
             for task in reserving:
                 task.cancel()
             self._lose()
-            await asyncio.shield(asyncio.to_thread(_end, process))
+            status = await asyncio.shield(asyncio.to_thread(_end, process))
             self._process = None
             self.memory = {}
             self._changed()
+        if was_ready:
+            self._judge(status)
+        return was_ready
 
     async def _reserve(self, message: Planned) -> None:
         """Let the process read the weights when there is room for them."""
@@ -243,13 +340,24 @@ class EngineClient:
         match message:
             case Step():
                 for delta in message.deltas:
-                    self._put(delta.id, delta)
-            case Started() | Finished() | Value():
-                self._put(message.id, message)
+                    self._put_delta(delta)
+            case Started():
+                if (request := self._requests.get(message.id)) is not None and not request.is_started:
+                    request.is_started = True
+                    request.events.put_nowait(message)
+            case Finished():
+                self._put_end(message)
+            case Value():
+                self._put_value(message)
             case Failed(id=0):
-                self.failed = message
+                self.failed = msgspec.structs.replace(message, status=503)
             case Failed():
-                self._put(message.id, message)
+                self._put_value(message)
+                if (request := self._requests.get(message.id)) is not None:
+                    request.events.put_nowait(message)
+            case SteppedDown():
+                if self._ready:  # else whoever loads the model has the same
+                    self._step_down(message.step, message.options)
             case Ready():
                 self._note_ready(message.model)
             case Note():
@@ -264,22 +372,40 @@ class EngineClient:
         if list(self.memory) == model.devices:  # with a draft model and adapters
             self.memory = {device: max(count, model.memory) for device, count in self.memory.items()}
         self.used = self.ready_since = time.monotonic()
+        for request in self._requests.values():
+            if len(request.ended) < request.message.answers:
+                self._send(request.go_on())
         self._wait_for_expiry()
         self._changed()
 
-    def _put(self, number: int, event: Event | Value | Failed) -> None:
-        if (events := self._events.get(number)) is not None:  # else it was cancelled a moment ago
-            events.put_nowait(event)
+    def _put_delta(self, delta: Delta) -> None:
+        if (request := self._requests.get(delta.id)) is not None:  # else it was cancelled a moment ago
+            request.tokens.setdefault(delta.index, []).extend(delta.tokens)
+            if delta.text or delta.logprobs:
+                request.events.put_nowait(delta)
+
+    def _put_end(self, end: Finished) -> None:
+        """Hand on the end of an answer, with steps down that its process does not know of."""
+        if (request := self._requests.get(end.id)) is not None:
+            request.ended.add(end.index)
+            known = end.report.get("steps", [])
+            end.report["steps"] = [*(step for step in self.steps if step not in known), *known]
+            if end.index in request.same_bytes:
+                end.report["same_bytes_until"] = request.same_bytes[end.index]
+            request.events.put_nowait(end)
+
+    def _put_value(self, answer: Value | Failed) -> None:
+        if (events := self._questions.get(answer.id)) is not None:
+            events.put_nowait(answer)
 
     def _lose(self) -> None:
-        """Tell all requests that their engine has ended."""
+        """Close the connection to a process that has ended or shall end. Its questions have no answer."""
         self._ready = False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        cause = "The engine ended while it computed this answer; it is started again."
-        for number, events in self._events.items():
-            events.put_nowait(Failed(id=number, status=503, code="engine_ended", cause=cause))
+        for events in self._questions.values():
+            events.put_nowait(_STOPPED)
 
     def _send(self, message: protocol.ToEngine) -> None:
         if self._writer is not None:
@@ -311,8 +437,7 @@ class EngineClient:
                 503, f"{self.name} is not loaded after {waited:.0f} s.", code="model_loading", retry_after=10
             ) from None
         except RungError as error:
-            message = " ".join([error.cause, *(f"({fact})" for fact in error.facts)])
-            raise ApiError(503, message, code=error.code) from error
+            raise ApiError(503, error.cause + "".join(f" ({each})" for each in error.facts), code=error.code) from error
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -340,19 +465,24 @@ class EngineClient:
             self._expiring = asyncio.create_task(self.unload())
 
     async def generate(self, request: Generate) -> AsyncGenerator[Event]:
-        """Yield what comes of a request: ``Started``, then deltas and ends of its answers.
+        """Yield what comes of a request: ``Started``, then deltas and ends of its answers. Where the process ends, the
+        next one goes on with it.
 
         Where the iterator is closed before, the request is cancelled. Raises ``ApiError``.
         """
         await self.wait_ready()
         number = request.id = next(self._ids)
-        events = self._events[number] = asyncio.Queue()
+        if request.options.get("seed") is None:  # a process that goes on with it must draw the same
+            request.options = {**request.options, "seed": secrets.randbits(_SEED_BITS)}
+        known = self._requests[number] = _Request(request)
+        if self.steps:
+            known.step_down()
         left = request.answers
         with self._in_use():
             self._send(request)
             try:
                 while left:
-                    found = await events.get()
+                    found = await known.events.get()
                     if isinstance(found, Failed):
                         left = 0
                         raise ApiError.of_failure(found)
@@ -360,7 +490,7 @@ class EngineClient:
                     left -= isinstance(found, Finished)
                     yield found
             finally:
-                del self._events[number]
+                self._requests.pop(number, None)
                 if left:
                     self._send(Cancel(number))
 
@@ -378,15 +508,14 @@ class EngineClient:
 
     async def _answer(self, question: Question) -> Any:
         number = question.id = next(self._ids)
-        events = self._events[number] = asyncio.Queue()
+        events = self._questions[number] = asyncio.Queue()
         self._send(question)
         try:
             found = await events.get()
         finally:
-            del self._events[number]
+            del self._questions[number]
         if isinstance(found, Failed):
             raise ApiError.of_failure(found)
-        assert isinstance(found, Value)
         return found.value
 
 
@@ -397,10 +526,10 @@ def _load_error(failed: Failed) -> RungError:
     return error
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process whose socket is closed, and end it where it does not."""
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process whose socket is closed, and end it where it does not; return its status."""
     try:
-        process.wait(_END_SECONDS)
+        return process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        return process.wait()

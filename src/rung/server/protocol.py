@@ -1,10 +1,10 @@
 """Messages between the HTTP process and an engine: msgpack of tagged structs, each after its length.
 
 An engine reads ``Load`` first. It answers ``Planned`` and waits for ``Proceed`` before it reads weights, each time that
-it has a plan, and then ``Ready`` or ``Failed`` (id 0). Requests have ids that the HTTP process
-gives. ``Generate`` is answered by ``Started``, then by a ``Step`` for each step that has text, then by ``Finished`` for
-each of its answers; any other request by ``Value``; each of them by ``Failed`` instead. After ``Cancel`` nothing more
-comes.
+it has a plan, and then ``Ready`` or ``Failed`` (id 0). Requests have ids that the HTTP process gives. ``Generate`` is
+answered by ``Started``, then by a ``Step`` for each step that has tokens, then by ``Finished`` for each of its answers;
+any other request by ``Value``; each of them by ``Failed`` instead. After ``Cancel`` nothing more comes. ``SteppedDown``
+comes between the tokens before a step down and those after it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ HEADER = _LENGTH.size
 class Load(msgspec.Struct, tag=True, frozen=True):
     """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message.
 
-    ``stored`` is its name in the store, which then counts as in use."""
+    ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
+    to be lower than the best."""
 
     model: str
     options: dict[str, Any] = {}
     stored: str = ""
+    level: str = ""
 
 
 class Proceed(msgspec.Struct, tag=True, frozen=True):
@@ -56,7 +58,8 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     ``options`` are those of ``Model.chat``. Answer number ``p * n + c`` is choice c of prompt p. With ``echo`` the text
     of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
     of so many of the likeliest. ``tools`` are functions that answers may call, ``template_kwargs`` variables of the
-    chat template. ``owner`` shares prefixes and turns.
+    chat template. ``owner`` shares prefixes and turns. ``answered`` are the tokens of each answer that a process before
+    this one has computed, after which it goes on, or None for one that has ended.
     """
 
     id: int = 0
@@ -71,6 +74,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     tools: list[dict[str, Any]] = []
     template_kwargs: dict[str, Any] = {}
     reasoning: ReasoningOptions = ReasoningOptions()
+    answered: list[list[int] | None] = []
 
     @property
     def answers(self) -> int:
@@ -139,7 +143,8 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """Facts of an engine's model."""
+    """Facts of an engine's model. ``same_bytes``: answers do not depend on how their tokens are put together;
+    ``lower_level`` is the next level of CPU instructions, empty where there is none."""
 
     name: str
     format: str
@@ -152,6 +157,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     writes: bool
     family: str
     template: str
+    same_bytes: bool
+    lower_level: str
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -198,12 +205,22 @@ class Started(msgspec.Struct, tag=True, frozen=True):
     is_reasoning: bool = False
 
 
+class SteppedDown(msgspec.Struct, tag=True, frozen=True):
+    """A rung was left for a lower one: ``step`` as ``rung.core.types.StepDown`` has it. Tokens that come from now on
+    are those of the lower one. With ``options`` the process ends: its successor is to be loaded with these."""
+
+    step: dict[str, Any]
+    options: dict[str, Any] = {}
+
+
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of one answer. ``logprobs`` are entries as ``Model.chat`` has them, one for each token."""
+    """A piece of one answer, maybe of no text yet, and its tokens. ``logprobs`` are entries as ``Model.chat`` has them,
+    one for each token."""
 
     id: int
     index: int
     text: str
+    tokens: list[int]
     logprobs: list[dict[str, Any]] | None = None
 
 
@@ -249,7 +266,7 @@ class Value(msgspec.Struct, tag=True, frozen=True):
     value: Any
 
 
-FromEngine = Progress | Planned | Note | Ready | Started | Step | Finished | Failed | Value
+FromEngine = Progress | Planned | Note | Ready | SteppedDown | Started | Step | Finished | Failed | Value
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -16,7 +16,7 @@ from rung.server.errors import ApiError, ErrorStyle, openai_error
 from rung.server.http import unless_gone
 from rung.server.metrics import Totals
 from rung.server.model_pool import ModelPool
-from rung.server.protocol import Delta, Echo, Finished, Generate, ModelInfo, Started
+from rung.server.protocol import Delta, Echo, Finished, Generate, Started
 
 
 @dataclass
@@ -40,15 +40,13 @@ class Service:
 class Answers:
     """The answers to one request while they are computed: an asynchronous iterable of deltas and ends."""
 
-    def __init__(
-        self, model: str, info: ModelInfo, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals
-    ) -> None:
-        self.model, self.info, self.created = model, info, int(time.time())
+    def __init__(self, engine: EngineClient, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals) -> None:
+        self.model, self.created = engine.name, int(time.time())
         #: Tokens of the prompts; known when ``begin`` has returned.
         self.prompt_tokens = 0
         self.echoes: list[Echo] = []
         self.reasons = self.is_reasoning = False
-        self._events, self._ticket, self._totals = events, ticket, totals
+        self._engine, self._events, self._ticket, self._totals = engine, events, ticket, totals
 
     async def begin(self) -> None:
         """Wait until the request is understood. Raises ``ApiError``."""
@@ -66,8 +64,11 @@ class Answers:
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Return what ran an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and
-        ``measured`` of its report (``rung.core.types.Report``; bytes, tokens per second)."""
-        return {"devices": self.info.devices, "format": self.info.format, **(ends[-1].report if ends else {})}
+        ``measured`` of its report (``rung.core.types.Report``; bytes, tokens per second). ``same_bytes_until`` is the
+        number of tokens before the first that came after a step down, where one did."""
+        known = self._engine.model
+        ran = {} if known is None else {"devices": known.devices, "format": known.format}
+        return {**ran, **(ends[-1].report if ends else {})}
 
     async def close(self) -> None:
         """Give everything back; what is not computed yet is cancelled."""
@@ -95,7 +96,7 @@ class Call:
     async def begin(self, model: str | None, generate: Generate) -> Answers:
         """Have answers computed; return when the request is understood. Raises ``ApiError``, and
         ``ClientDisconnect`` where the client goes away before."""
-        name, engine = self.service.engine(model)
+        _, engine = self.service.engine(model)
         generate.owner = self.owner
         info = await engine.wait_ready()
         self.service.admission.parallel = info.parallel
@@ -104,7 +105,7 @@ class Call:
         except ApiError:
             self.service.totals.refused += 1
             raise
-        answers = Answers(name, info, engine.generate(generate), ticket, self.service.totals)
+        answers = Answers(engine, engine.generate(generate), ticket, self.service.totals)
         try:
             await unless_gone(self.request, answers.begin())
         except BaseException:

@@ -126,6 +126,12 @@ class TokenSequence(Sequence):
         self.guesser = Guesser()
         self._taken = 0
 
+    def go_on_after(self, tokens: Many[int]) -> None:
+        """Have it go on after tokens of the answer that are known, before it begins. Nobody has taken them yet."""
+        for place, token in enumerate(tokens):
+            self._sampler.note(place, Chosen(token))
+        self.ids += tokens
+
     @property
     def logprobs(self) -> list[Chosen]:
         """Return the tokens that were chosen with their log probabilities, if its sampler keeps them."""

@@ -20,13 +20,16 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
-from rung.core.types import Device, Plan
+from rung.core.settings import CPU_LEVEL
+from rung.core.text import size
+from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.engine.chat import reasoning
 from rung.engine.embeddings.encoder import EncoderModel
 from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
 from rung.engine.sampling import TokenMask, logprob_entry
+from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
@@ -51,6 +54,7 @@ from rung.server.protocol import (
     Started,
     Stats,
     Step,
+    SteppedDown,
     Value,
 )
 
@@ -59,7 +63,9 @@ if TYPE_CHECKING:
 
 #: Threads that prepare requests.
 _PREPARING = 2
-#: Exit status where the device is lost: a new process may find another.
+#: Of what a plan takes beside Python, the share that the next one goes without where memory was short.
+_LESS = 0.2
+#: Exit status where a process cannot go on: a new one may.
 LOST = 75
 
 
@@ -186,11 +192,11 @@ class EngineChild:
         is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
         options = {**message.options, "owner": message.owner}
         masks = self._masks(message, is_reasoning)
-        for number, ids in enumerate(prompts):
-            for choice in range(message.n):
-                mask = masks()
-                generation = model.start(ids, goes_on=not chats, choice=choice, mask=mask, **options)
-                request.answers.append(_Answer(request, number * message.n + choice, generation))
+        for index, answered in enumerate(message.answered or [[]] * message.answers):
+            if answered is not None:
+                ids, choice, mask = prompts[index // message.n], index % message.n, masks()
+                generation = model.start(ids, goes_on=not chats, choice=choice, mask=mask, answered=answered, **options)
+                request.answers.append(_Answer(request, index, generation, len(answered)))
         if not request.cancelled:
             echoes = [self._echo(message, number, ids) for number, ids in enumerate(prompts)] if message.echo else []
             reasons = chats and model.has_reasoning
@@ -239,17 +245,20 @@ class EngineChild:
             if not request.cancelled:
                 for answer in request.answers:
                     answer.generation.begin()
+                    if answer.sent:
+                        answer.generation.take()  # what a process before this one has sent
                     self._live.append(answer)
 
     def _fail(self, error: Exception) -> None:
-        """End all answers after a step that failed."""
+        """End all answers after a step that failed, or the process where a successor can go on with them."""
+        if found := lower(self._model.plan, error):
+            self._channel.send(found)
+            os._exit(LOST)
         for number in {answer.request.message.id for answer in self._live}:
             if self._requests.pop(number, None):
                 self._channel.send(failure(number, error))
         for answer in self._live:
             answer.request.cancel()
-        if isinstance(error, DeviceLost):
-            os._exit(LOST)
 
     def _publish(self) -> None:
         """Send what the answers got longer by, and those that have ended."""
@@ -288,13 +297,14 @@ class EngineChild:
                 self._requests.pop(number, None)
 
     def _delta(self, answer: _Answer, text: str) -> Delta | None:
-        """Return what an answer got longer by, if that is to be seen."""
+        """Return what an answer got longer by, if anything."""
         generation, message = answer.generation, answer.request.message
         before, answer.sent = answer.sent, len(generation.tokens)
         entries = None
         if chosen := generation.sequence.logprobs[before : answer.sent]:
             entries = [logprob_entry(each, self._model.tokenizer.piece) for each in chosen]
-        return Delta(message.id, answer.index, text, entries) if text or entries else None
+        tokens = generation.tokens[before:]
+        return Delta(message.id, answer.index, text, tokens, entries) if text or tokens else None
 
 
 def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:
@@ -354,6 +364,25 @@ def failure(number: int, error: Exception) -> Failed:
     )
 
 
+def lower(plan: Plan, error: Exception) -> SteppedDown | None:
+    """Return what a process with less would be loaded with after an error that ends this one; None for a bug, and where
+    there is nothing less.
+
+    A lost device is left for the CPU. Where memory is short the next plan may hold 0.8 of what this one takes beside
+    Python, as after a load that failed.
+    """
+    device = plan.placements[0].device
+    if isinstance(error, DeviceLost) and device != "cpu":
+        step = StepDown("model", plan.format, device, StepClass.DEVICE_LOST, error.cause, "cpu")
+        return SteppedDown(step.to_json(), {"device": "cpu", "memory": None})
+    if isinstance(error, OutOfMemory):
+        uses = {each.device: each.memory for each in plan.placements}
+        less = {name: int(use.most - _LESS * (use.total - use.runtime)) for name, use in uses.items()}
+        step = StepDown("plan", plan.format, device, StepClass.OUT_OF_MEMORY, error.cause, size(sum(less.values())))
+        return SteppedDown(step.to_json(), {"memory": less})
+    return None
+
+
 def _info(model: Model) -> protocol.ModelInfo:
     plan, encodes = model.plan, isinstance(model, EncoderModel)
     return protocol.ModelInfo(
@@ -368,6 +397,8 @@ def _info(model: Model) -> protocol.ModelInfo:
         writes=not encodes,
         family=model.card.decoder.model_type if isinstance(model.card, ModelCard) else "",
         template=str(getattr(model.card, "chat_template", None) or ""),
+        same_bytes=encodes or model.backend.same_bytes,
+        lower_level=next((each.name for each in target.lower_levels()), ""),
     )
 
 
@@ -395,6 +426,7 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
         on_plan=wait_for_room,
+        on_step=lambda step: channel.send(SteppedDown(step.to_json())),
     )
 
 
@@ -412,6 +444,8 @@ def main() -> None:
     messages = channel.messages()
     first = next(messages, None)
     assert isinstance(first, Load), "the first message names the model"
+    if first.level:
+        os.environ[CPU_LEVEL.variable] = first.level
     with ExitStack() as simulations:
         try:
             model = _load(channel, first, simulations, messages)
