@@ -18,8 +18,12 @@ PYTHON = getattr(sys, "_base_executable", sys.executable)
 @pytest.fixture(scope="session")
 def bundle(_cache, tmp_path_factory) -> Path:
     """The file, with the permissions that it is written with."""
-    out = tmp_path_factory.mktemp("bundle") / "demo.pyz"
-    command = [sys.executable, "-P", "-m", "rung", "bundle", "demo", str(out), "--context", "256"]
+    return write(tmp_path_factory.mktemp("bundle") / "demo.pyz", "--context", "256")
+
+
+def write(out: Path, *options: str) -> Path:
+    """Write a bundle of the demo."""
+    command = [sys.executable, "-P", "-m", "rung", "bundle", "demo", str(out), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return out

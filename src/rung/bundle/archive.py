@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from rung.bundle.libraries import shared_libraries
 from rung.bundle.packages import Package, own_files, own_license
 from rung.core.version import __version__
 
@@ -17,6 +18,8 @@ from rung.core.version import __version__
 _CHANGED = 315532800
 _LEVEL = 6
 _RULE = "=" * 100
+#: A file: its name in an archive, and its path here.
+Member = tuple[PurePosixPath, Path]
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class _Hashed:
 
 
 def write_archive(
-    file: IO[bytes], members: Iterable[tuple[PurePosixPath, Path]], progress: Callable[[int], None] = lambda done: None
+    file: IO[bytes], members: Iterable[Member], progress: Callable[[int], None] = lambda done: None
 ) -> Archive:
     """Write files, given by their names in the archive and their paths, to ``file``; equal files give equal bytes.
 
@@ -67,17 +70,27 @@ def write_archive(
     return Archive(hashed.size, hashed.digest.hexdigest(), unpacked)
 
 
-def members(packages: Sequence[Package]) -> list[tuple[PurePosixPath, Path]]:
-    """Return what is unpacked where a bundle runs: rung below ``program``, all others below ``packages``."""
+def members(packages: Sequence[Package]) -> list[Member]:
+    """Return what is unpacked where a bundle runs: rung below ``program``, all others below ``packages``, and below
+    ``libraries`` what those need from the system."""
     found = [("program" / name, path) for name, path in own_files()]
-    return found + [("packages" / name, path) for package in packages for name, path in package.files()]
+    found += [("packages" / name, path) for package in packages for name, path in package.files()]
+    needed = shared_libraries(compiled(found))
+    return found + [(PurePosixPath("libraries", name), path) for name, path in needed.items()]
 
 
-def licenses(packages: Sequence[Package], model: str) -> str:
-    """Return the licenses of all that travels; ``model`` is what is said of the model's."""
+def compiled(members: Sequence[Member]) -> list[Path]:
+    """Return the compiled files of packages among files, as Linux has them."""
+    return [path for name, path in members if name.parts[0] == "packages" and ".so" in path.name]
+
+
+def licenses(packages: Sequence[Package], model: str, others: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the licenses of all that travels; ``model`` is what is said of the model's, ``others`` are titles and
+    texts."""
     texts = [("The model", model), (f"rung {__version__}: Apache-2.0", own_license())]
     texts += [(f"{each.name} {each.version}: {each.license}", "\n\n".join(each.license_texts())) for each in packages]
     for path, place in own_files():
         if path.name.startswith("LICENSE"):
             texts.append((f"{path.parent.name}/{path.name} of the page", place.read_text("utf-8")))
+    texts += others
     return "\n\n".join(f"{_RULE}\n{title}\n{_RULE}\n\n{text.strip()}" for title, text in texts) + "\n"

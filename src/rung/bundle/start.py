@@ -131,6 +131,22 @@ def set_path(folder, settings):
     sys.path.insert(0, program)
 
 
+def need_libraries(folder, names):
+    """Start again with the libraries of the bundle where the system lacks one that packages need."""
+    import ctypes
+
+    own = os.path.join(folder, "libraries")
+    path = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each]
+    if own in path:
+        return
+    try:
+        for name in names:
+            ctypes.CDLL(name)
+    except OSError:
+        os.environ["LD_LIBRARY_PATH"] = ":".join([own] + path)  # noqa: RUF005
+        os.execv(sys.executable, sys.orig_argv)
+
+
 def main():
     """Run ``rung serve`` or ``rung run`` of the model in this bundle."""
     loader = globals()["__loader__"]
@@ -146,7 +162,9 @@ def main():
     command, given = (given[0], given[1:]) if given[:1] and given[0] in COMMANDS else ("serve", given)
     if command == "serve" and given[:1] and not given[0].startswith("-"):
         sys.exit(USAGE.format(file=os.path.basename(bundle), **settings))
-    set_path(unpack(bundle, settings), settings)
+    folder = unpack(bundle, settings)
+    need_libraries(folder, settings["libraries"])
+    set_path(folder, settings)
     sys.argv[:] = ["rung", command, bundle] + settings["options"][command] + given
     runpy.run_module("rung", run_name="__main__")
 

@@ -11,7 +11,10 @@ from rung.core.text import quoted, size
 def words(written: Written) -> str:
     """Return two lines: the bundle and its size, and how it is started."""
     own = size(written.bytes - written.model_bytes)
-    return f"{written.path}: {size(written.bytes)}, {own} of them the program\npython {quoted(written.path)}"
+    path = str(written.path)
+    place = path if "/" in path else f"./{path}"
+    command = quoted(place) if written.with_python else f"python {quoted(path)}"
+    return f"{path}: {size(written.bytes)}, {own} of them the program\n{command}"
 
 
 def as_json(written: Written) -> dict[str, Any]:

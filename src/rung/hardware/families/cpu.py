@@ -223,12 +223,16 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """/proc/meminfo in bytes."""
+    """/proc/meminfo in bytes; where that is not mounted, as in a plain chroot, what sysinfo(2) says."""
     found: dict[str, int] = {}
     for line in read(root / "proc/meminfo").splitlines():
         with contextlib.suppress(ValueError, IndexError):
             key, value = line.split(":", 1)
             found[key] = int(value.split()[0]) * 1024
+    if not found and root == Path("/"):
+        page = os.sysconf("SC_PAGE_SIZE")
+        pages = {"MemTotal": os.sysconf("SC_PHYS_PAGES"), "MemAvailable": os.sysconf("SC_AVPHYS_PAGES")}
+        found = {key: page * count for key, count in pages.items()}
     return found
 
 

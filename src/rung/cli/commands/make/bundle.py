@@ -14,6 +14,9 @@ def bundle(
     model: Annotated[str, typer.Argument(help="A GGUF file, demo, a starter, or a hub name: ORG/REPO:Q4_K_M.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: smollm2.pyz.")],
     context: options.Context = None,
+    with_python: Annotated[
+        bool, typer.Option("--with-python", help="Put this Python in too: it runs where there is none. Linux only.")
+    ] = False,
     accept_terms: Annotated[
         bool, typer.Option("--accept-terms", help="Accept the terms of the model; its notice goes into the bundle.")
     ] = False,
@@ -50,7 +53,7 @@ def bundle(
         check_terms(chosen, accept_terms)
         loading = ["--context", str(context)] if context else []
         given = {"serve": ["--open", "--alias", chosen.name, *loading], "run": loading}
-        written = write_bundle(chosen, target, given, progress.update)
+        written = write_bundle(chosen, target, given, with_python, progress.update)
     if json:
         print_json(as_json(written))
     elif not quiet:
