@@ -123,3 +123,22 @@ def test_a_budget_lets_only_the_closing_mark_through(model):
     assert follows([*other, *close, *other], 9, True) is None
     assert follows([*close, *other], len(close) + 2, True) is None  # closed before
     assert follows([], 0, True) == [close[0]]
+
+
+def test_responses_have_it_as_an_item(thinker):
+    with openai.OpenAI(base_url=f"{thinker.url}/v1", api_key="none", max_retries=0) as client:
+        options = {"model": thinker.name, "input": "hello", "max_output_tokens": 12}
+        answer = client.responses.create(**options)
+        (item,) = answer.output
+        assert (item.type, item.status) == ("reasoning", "incomplete")
+        assert answer.usage.output_tokens_details.reasoning_tokens == 12
+        text = "".join(
+            each.delta
+            for each in client.responses.create(**options, stream=True)
+            if each.type == "response.reasoning_text.delta"
+        )
+        assert text == item.content[0].text
+        off = client.responses.create(**options, reasoning={"effort": "none"})
+        assert [each.type for each in off.output] == ["message"]
+        more = client.responses.create(**options | {"input": "and?"}, previous_response_id=answer.id)
+        assert more.usage.input_tokens > answer.usage.input_tokens

@@ -17,6 +17,7 @@ from rung.server.http import unless_gone
 from rung.server.metrics import Totals
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Echo, Finished, Generate, Started
+from rung.server.response_store import ResponseStore
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Service:
     pool: ModelPool
     admission: Admission = field(default_factory=Admission)
     totals: Totals = field(default_factory=Totals)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def engine(self, name: str | None) -> tuple[str, EngineClient]:

@@ -10,6 +10,7 @@ from rung.server.api import (
     openai_chat,
     openai_completions,
     openai_embeddings,
+    responses,
 )
 from rung.server.service import Endpoint
 
@@ -19,6 +20,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *openai_chat.ENDPOINTS,
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
+    *responses.ENDPOINTS,
     *anthropic.ENDPOINTS,
     *ollama.ENDPOINTS,
     *llama_cpp.ENDPOINTS,
