@@ -52,8 +52,18 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None = None
 
 
+class Infill(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with a hole, behind ``prefix`` and ``prompt`` and before ``suffix``; ``extra`` are other files by
+    ``filename`` and ``text``."""
+
+    prefix: str
+    suffix: str
+    prompt: str = ""
+    extra: list[dict[str, str]] = []
+
+
 class Generate(msgspec.Struct, tag=True, kw_only=True):
-    """Answer ``messages``, or continue each of ``prompts`` (a text or token ids), ``n`` times.
+    """Answer ``messages``, or continue each of ``prompts`` (a text, token ids, or a hole), ``n`` times.
 
     ``options`` are those of ``Model.chat``. Answer number ``p * n + c`` is choice c of prompt p. With ``echo`` the text
     of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
@@ -63,7 +73,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     """
 
     id: int = 0
-    prompts: list[str | list[int]] = []
+    prompts: list[str | list[int] | Infill] = []
     messages: list[dict[str, Any]] = []
     options: dict[str, Any] = {}
     n: int = 1

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rung.server.admission import Admission, Ticket
 from rung.server.engine_client import EngineClient, Event
 from rung.server.errors import ApiError, ErrorStyle, openai_error
-from rung.server.http import unless_gone
+from rung.server.http import read_json, unless_gone
 from rung.server.metrics import Totals
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Echo, Finished, Generate, Started
@@ -138,14 +140,29 @@ async def _collect(answers: Answers) -> list[Choice]:
 
 
 Handler = Callable[[Call], Awaitable[Response]]
+B = TypeVar("B", bound=Struct)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A row of what is served: a path, maybe with ``{names}``, its method and handler; ``style`` writes its errors."""
+    """A row of what is served: a path, maybe with ``{names}``, its method and handler; ``style`` writes its errors,
+    ``body`` is what the body of a request is read into."""
 
     method: str
     path: str
     handler: Handler
     style: ErrorStyle = openai_error
     needs_key: bool = True
+    body: type[Struct] | None = None
+
+
+def post(
+    path: str, body: type[B], handler: Callable[[Call, B], Awaitable[Response]], style: ErrorStyle = openai_error
+) -> Endpoint:
+    """Return the row of an endpoint whose handler gets the body of a request."""
+
+    @functools.wraps(handler)
+    async def read(call: Call) -> Response:
+        return await handler(call, await read_json(call.request, body))
+
+    return Endpoint("POST", path, read, style, body=body)

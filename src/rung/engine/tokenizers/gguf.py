@@ -21,12 +21,12 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _BLANKS = " \t\n\v\f\r"
 
 # Of each group the first token that is there, unless the file gives the id.
-_LAST_OF_A_FILE = {
+LAST_OF_A_FILE = {
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-_AROUND_A_HOLE = {
+AROUND_A_HOLE = {
     f"fim_{part}": (
         f"<|fim_{word}|>",
         f"<fim-{word}>",
@@ -149,11 +149,11 @@ class GgufTokenizer:
         """Finds the tokens that end an answer, and gives tokens that look like control tokens that type."""
         ends = {self.ids[text] for text in END_TEXTS if text in self.ids}
         controls = set(ends)
-        for key, texts in (_LAST_OF_A_FILE | _AROUND_A_HOLE).items():
+        for key, texts in (LAST_OF_A_FILE | AROUND_A_HOLE).items():
             given = self.special_id(key)
             named = [self.ids[text] for text in texts if text in self.ids and given is None][:1]
             controls.update(named)
-            if key in _LAST_OF_A_FILE:
+            if key in LAST_OF_A_FILE:
                 ends.update(named if given is None else [given])
         for number in controls:
             self.kinds[number] = CONTROL

@@ -10,18 +10,22 @@ from rung.server.api import (
     openai_chat,
     openai_completions,
     openai_embeddings,
+    openapi,
+    rerank,
     responses,
 )
 from rung.server.service import Endpoint
 
-#: All that is served.
-ENDPOINTS: tuple[Endpoint, ...] = (
+_DOCUMENTED: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
     *openai_chat.ENDPOINTS,
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
     *responses.ENDPOINTS,
+    *rerank.ENDPOINTS,
     *anthropic.ENDPOINTS,
     *ollama.ENDPOINTS,
     *llama_cpp.ENDPOINTS,
 )
+#: All that is served, the page apart.
+ENDPOINTS = (*_DOCUMENTED, openapi.endpoint(_DOCUMENTED))

@@ -11,17 +11,16 @@ from rung.server.api.anthropic_fields import CountRequest, MessagesRequest
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import new_id
 from rung.server.errors import ApiError, anthropic_error
-from rung.server.http import Stream, event, json_response, read_json
+from rung.server.http import Stream, event, json_response
 from rung.server.protocol import Delta, Finished
-from rung.server.service import Answers, Call, Endpoint
+from rung.server.service import Answers, Call, post
 
 #: Anthropic's words for why an answer ended.
 _REASONS = {"end": "end_turn", "stop": "stop_sequence", "length": "max_tokens", "context": "max_tokens"}
 
 
-async def messages(call: Call) -> Response:
+async def messages(call: Call, body: MessagesRequest) -> Response:
     """Answer messages."""
-    body = await read_json(call.request, MessagesRequest)
     generate = body.to_generate()
     answers = await call.begin(body.model, generate)
     head = {"id": new_id("msg"), "type": "message", "role": "assistant", "model": answers.model}
@@ -134,15 +133,14 @@ async def _events(answers: Answers, head: dict[str, Any], parser: ChatParser) ->
         yield event(anthropic_error(error), "error")
 
 
-async def count_tokens(call: Call) -> Response:
+async def count_tokens(call: Call, body: CountRequest) -> Response:
     """Count the tokens of messages."""
-    body = await read_json(call.request, CountRequest)
     _, engine = call.service.engine(body.model)
     rendered = await engine.ask(body.to_render())
     return json_response({"input_tokens": rendered["tokens"]})
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/v1/messages", messages, anthropic_error),
-    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, anthropic_error),
+    post("/v1/messages", MessagesRequest, messages, anthropic_error),
+    post("/v1/messages/count_tokens", CountRequest, count_tokens, anthropic_error),
 )

@@ -19,10 +19,10 @@ from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, R
 from rung.server.api.tools import Choice, Tool, call_grammar
 from rung.server.engine_client import EngineClient
 from rung.server.errors import ApiError, ollama_error
-from rung.server.http import Stream, json_response, read_json, to_json, unless_gone
+from rung.server.http import Stream, json_response, to_json, unless_gone
 from rung.server.model_pool import parse_keep_alive
 from rung.server.protocol import Delta, Finished, Generate, Grammar, ReasoningOptions
-from rung.server.service import Answers, Call, Endpoint
+from rung.server.service import Answers, Call, Endpoint, post
 
 #: What ollama says of a model that stays: a century.
 _FOR_EVER = 100 * 365.25 * 86400
@@ -188,9 +188,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def chat(call: Call) -> Response:
+async def chat(call: Call, body: ChatRequest) -> Response:
     """Answer messages."""
-    body = await read_json(call.request, ChatRequest)
 
     def shown(parts: Sequence[Part]) -> dict[str, Any]:
         said = {"role": "assistant", **_said(parts, "content")}
@@ -225,9 +224,8 @@ async def _load(call: Call, engine: EngineClient, model: str, shown: dict[str, A
     return json_response({"model": model, "created_at": _now(), **shown, "done": True, "done_reason": reason})
 
 
-async def generate(call: Call) -> Response:
+async def generate(call: Call, body: GenerateRequest) -> Response:
     """Answer a prompt."""
-    body = await read_json(call.request, GenerateRequest)
     engine = _engine(call, body.model, body.keep_alive)
     if not body.prompt:
         return await _load(call, engine, body.model, {"response": ""})
@@ -286,9 +284,8 @@ async def _lines(
         yield to_json(ollama_error(error)) + b"\n"
 
 
-async def embed(call: Call) -> Response:
+async def embed(call: Call, body: EmbedRequest) -> Response:
     """Return embeddings of texts."""
-    body = await read_json(call.request, EmbedRequest)
     begun = time.perf_counter()
     engine = _engine(call, body.model, body.keep_alive)
     found, tokens = await vectors(engine, [body.input] if isinstance(body.input, str) else body.input, truncate=True)
@@ -352,9 +349,8 @@ async def ps(call: Call) -> Response:
     return json_response({"models": listed})
 
 
-async def show(call: Call) -> Response:
+async def show(call: Call, body: ShowRequest) -> Response:
     """Show one model."""
-    body = await read_json(call.request, ShowRequest)
     name, engine = call.service.engine(body.model)
     known = await engine.wait_ready()
     family = known.family
@@ -372,10 +368,10 @@ async def version(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/api/chat", chat, ollama_error),
-    Endpoint("POST", "/api/generate", generate, ollama_error),
-    Endpoint("POST", "/api/embed", embed, ollama_error),
-    Endpoint("POST", "/api/show", show, ollama_error),
+    post("/api/chat", ChatRequest, chat, ollama_error),
+    post("/api/generate", GenerateRequest, generate, ollama_error),
+    post("/api/embed", EmbedRequest, embed, ollama_error),
+    post("/api/show", ShowRequest, show, ollama_error),
     Endpoint("GET", "/api/tags", tags, ollama_error),
     Endpoint("GET", "/api/ps", ps, ollama_error),
     Endpoint("GET", "/api/version", version, ollama_error),

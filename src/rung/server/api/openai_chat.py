@@ -25,9 +25,9 @@ from rung.server.api.openai_fields import (
 )
 from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar
 from rung.server.errors import ApiError, openai_error
-from rung.server.http import DONE, Stream, event, json_response, read_json
+from rung.server.http import DONE, Stream, event, json_response
 from rung.server.protocol import Delta, Finished, Generate
-from rung.server.service import Answers, Call, Endpoint
+from rung.server.service import Answers, Call, post
 
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -107,9 +107,8 @@ class ChatRequest(Sampled, kw_only=True):
         return [] if self.tool_choice == "none" else self.tools or []
 
 
-async def chat(call: Call) -> Response:
+async def chat(call: Call, body: ChatRequest) -> Response:
     """Answer messages."""
-    body = await read_json(call.request, ChatRequest)
     generate, with_usage = body.to_generate(), body.includes_usage
     answers = await call.begin(body.model, generate)
     head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model}
@@ -216,6 +215,6 @@ async def _chunks(
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/v1/chat/completions", chat),
-    Endpoint("POST", "/chat/completions", chat),
+    post("/v1/chat/completions", ChatRequest, chat),
+    post("/chat/completions", ChatRequest, chat),
 )

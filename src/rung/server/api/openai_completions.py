@@ -19,13 +19,30 @@ from rung.server.api.openai_fields import (
     usage_of,
 )
 from rung.server.errors import ApiError, openai_error
-from rung.server.http import DONE, Stream, event, json_response, read_json
+from rung.server.http import DONE, Stream, event, json_response
 from rung.server.protocol import Delta, Echo, Finished, Generate
-from rung.server.service import Answers, Call, Choice, Endpoint
+from rung.server.service import Answers, Call, Choice, post
 
 _Token = Annotated[int, Meta(ge=0, le=2**31)]
 #: Tokens of an answer where nobody says how many, as OpenAI has it.
 _TOKENS = 16
+
+
+def prompts_of(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """Return the prompts of a body, each a text or token ids. Raises ``ApiError``."""
+    if isinstance(given, str):
+        return [given]
+    if given and all(isinstance(each, int) for each in given):
+        return [[each for each in given if isinstance(each, int)]]
+    several = [each for each in given if not isinstance(each, int)]
+    if not several or len(several) != len(given) or len(several) > MOST_PROMPTS:
+        raise ApiError(
+            400,
+            f"prompt is a text, token ids, or a list of up to {MOST_PROMPTS} of them.",
+            param="prompt",
+            code="invalid_value",
+        )
+    return several
 
 
 class CompletionRequest(Sampled, kw_only=True):
@@ -37,23 +54,6 @@ class CompletionRequest(Sampled, kw_only=True):
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
 
-    def prompts(self) -> list[str | list[int]]:
-        """Return the prompts, each a text or token ids. Raises ``ApiError``."""
-        given = self.prompt
-        if isinstance(given, str):
-            return [given]
-        if given and all(isinstance(each, int) for each in given):
-            return [[each for each in given if isinstance(each, int)]]
-        several = [each for each in given if not isinstance(each, int)]
-        if not several or len(several) != len(given) or len(several) > MOST_PROMPTS:
-            raise ApiError(
-                400,
-                f"prompt is a text, token ids, or a list of up to {MOST_PROMPTS} of them.",
-                param="prompt",
-                code="invalid_value",
-            )
-        return several
-
     def to_generate(self) -> Generate:
         """Return the request to an engine. Raises ``ApiError``."""
         options = {"max_tokens": _TOKENS, **self.options()}
@@ -62,7 +62,7 @@ class CompletionRequest(Sampled, kw_only=True):
         if self.logprobs is not None:
             options |= {"logprobs": True, "top_logprobs": self.logprobs}
         return Generate(
-            prompts=self.prompts(),
+            prompts=[*prompts_of(self.prompt)],
             options=options,
             n=self.n or 1,
             echo=bool(self.echo),
@@ -71,9 +71,8 @@ class CompletionRequest(Sampled, kw_only=True):
         )
 
 
-async def complete(call: Call) -> Response:
+async def complete(call: Call, body: CompletionRequest) -> Response:
     """Continue prompts."""
-    body = await read_json(call.request, CompletionRequest)
     generate, with_usage = body.to_generate(), body.includes_usage
     answers = await call.begin(body.model, generate)
     head = {"id": new_id("cmpl"), "object": "text_completion", "created": answers.created, "model": answers.model}
@@ -131,4 +130,4 @@ async def _chunks(
         yield event(openai_error(error))
 
 
-ENDPOINTS = (Endpoint("POST", "/v1/completions", complete),)
+ENDPOINTS = (post("/v1/completions", CompletionRequest, complete),)

@@ -13,9 +13,9 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.server.engine_client import EngineClient
-from rung.server.http import json_response, read_json, unless_gone
+from rung.server.http import json_response, unless_gone
 from rung.server.protocol import Embed
-from rung.server.service import Call, Endpoint
+from rung.server.service import Call, post
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -41,9 +41,8 @@ async def vectors(
     return listed, found["tokens"]
 
 
-async def embeddings(call: Call) -> Response:
+async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
     """Return embeddings of texts."""
-    body = await read_json(call.request, EmbeddingsRequest)
     name, engine = call.service.engine(body.model)
     texts = [body.input] if isinstance(body.input, str) else body.input
     found, tokens = await unless_gone(call.request, vectors(engine, texts))
@@ -61,6 +60,6 @@ async def embeddings(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/v1/embeddings", embeddings),
-    Endpoint("POST", "/embeddings", embeddings),
+    post("/v1/embeddings", EmbeddingsRequest, embeddings),
+    post("/embeddings", EmbeddingsRequest, embeddings),
 )

@@ -29,6 +29,7 @@ from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
 from rung.engine.sampling import TokenMask, logprob_entry
+from rung.engine.tokenizers.infill import infill_ids
 from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.store import folder
@@ -44,6 +45,7 @@ from rung.server.protocol import (
     Failed,
     Finished,
     Generate,
+    Infill,
     Load,
     Note,
     Planned,
@@ -188,7 +190,7 @@ class EngineChild:
         if chats:
             prompts = [model.chat_ids(message.messages, message.tools, _template_kwargs(model, message))]
         else:
-            prompts = [model.prompt_ids(each) for each in message.prompts]
+            prompts = [_prompt_ids(model, each) for each in message.prompts]
         is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
         options = {**message.options, "owner": message.owner}
         masks = self._masks(message, is_reasoning)
@@ -305,6 +307,13 @@ class EngineChild:
             entries = [logprob_entry(each, self._model.tokenizer.piece) for each in chosen]
         tokens = generation.tokens[before:]
         return Delta(message.id, answer.index, text, tokens, entries) if text or tokens else None
+
+
+def _prompt_ids(model: Model, prompt: str | list[int] | Infill) -> list[int]:
+    """Return the ids of a prompt. Raises ``ContextTooLong``, ``UsageError``."""
+    if isinstance(prompt, Infill):
+        return infill_ids(model.tokenizer, prompt.prefix, prompt.suffix, prompt.prompt, prompt.extra)
+    return model.prompt_ids(prompt)
 
 
 def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:

@@ -14,9 +14,9 @@ from rung.server.api.chat_parser import ChatParser, parse, parser_of
 from rung.server.api.responses.fields import InputTokensRequest, Item, ResponsesRequest, to_messages
 from rung.server.api.responses.output import Event, Output, new_item_id
 from rung.server.errors import ApiError, openai_error
-from rung.server.http import Stream, event, json_response, read_json
+from rung.server.http import Stream, event, json_response
 from rung.server.protocol import Delta, Encode, Finished
-from rung.server.service import Answers, Call, Endpoint
+from rung.server.service import Answers, Call, Endpoint, post
 
 
 @dataclass
@@ -107,9 +107,8 @@ def _before(call: Call, body: InputTokensRequest) -> list[dict[str, Any]]:
     return found[1]
 
 
-async def respond(call: Call) -> Response:
+async def respond(call: Call, body: ResponsesRequest) -> Response:
     """Make a response."""
-    body = await read_json(call.request, ResponsesRequest)
     messages = body.messages(_before(call, body))
     generate = body.to_generate(messages)
     answers = await call.begin(body.model, generate)
@@ -155,9 +154,8 @@ async def _events(made: _Made) -> AsyncGenerator[bytes]:
         yield written(("response.failed", {"response": failed}))
 
 
-async def input_tokens(call: Call) -> Response:
+async def input_tokens(call: Call, body: InputTokensRequest) -> Response:
     """Count the tokens of a prompt."""
-    body = await read_json(call.request, InputTokensRequest)
     _, engine = call.service.engine(body.model)
     rendered = await engine.ask(body.to_render(body.messages(_before(call, body))))
     return json_response({"object": "response.input_tokens", "input_tokens": rendered["tokens"]})
@@ -184,10 +182,10 @@ async def delete(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/v1/responses", respond),
-    Endpoint("POST", "/responses", respond),
-    Endpoint("POST", "/v1/responses/input_tokens", input_tokens),
-    Endpoint("POST", "/responses/input_tokens", input_tokens),
+    post("/v1/responses", ResponsesRequest, respond),
+    post("/responses", ResponsesRequest, respond),
+    post("/v1/responses/input_tokens", InputTokensRequest, input_tokens),
+    post("/responses/input_tokens", InputTokensRequest, input_tokens),
     Endpoint("GET", "/v1/responses/{response}", show),
     Endpoint("DELETE", "/v1/responses/{response}", delete),
 )

@@ -9,11 +9,12 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.core.version import __version__
+from rung.server.api.llama_cpp import completion
 from rung.server.api.openai_chat import Message
 from rung.server.api.openai_fields import MOST_MESSAGES
-from rung.server.http import json_response, read_json
+from rung.server.http import json_response
 from rung.server.protocol import Counts, Decode, Encode, Render, Stats
-from rung.server.service import Call, Endpoint
+from rung.server.service import Call, Endpoint, post
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -41,9 +42,8 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
 
 
-async def tokenize(call: Call) -> Response:
+async def tokenize(call: Call, body: TokenizeRequest) -> Response:
     """Return the token ids of a text."""
-    body = await read_json(call.request, TokenizeRequest)
     _, engine = call.service.engine(body.model)
     found = await engine.ask(Encode(text=body.content, special=body.parse_special, bos=body.add_special))
     if not body.with_pieces:
@@ -60,16 +60,14 @@ def _piece(data: bytes) -> str | list[int]:
         return list(data)
 
 
-async def detokenize(call: Call) -> Response:
+async def detokenize(call: Call, body: DetokenizeRequest) -> Response:
     """Return the text of token ids."""
-    body = await read_json(call.request, DetokenizeRequest)
     _, engine = call.service.engine(body.model)
     return json_response({"content": await engine.ask(Decode(tokens=body.tokens))})
 
 
-async def apply_template(call: Call) -> Response:
+async def apply_template(call: Call, body: TemplateRequest) -> Response:
     """Return the prompt that messages make."""
-    body = await read_json(call.request, TemplateRequest)
     _, engine = call.service.engine(body.model)
     found = await engine.ask(Render(messages=[each.to_template() for each in body.messages]))
     return json_response({"prompt": found["text"]})
@@ -103,9 +101,10 @@ async def slots(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/tokenize", tokenize),
-    Endpoint("POST", "/detokenize", detokenize),
-    Endpoint("POST", "/apply-template", apply_template),
+    *completion.ENDPOINTS,
+    post("/tokenize", TokenizeRequest, tokenize),
+    post("/detokenize", DetokenizeRequest, detokenize),
+    post("/apply-template", TemplateRequest, apply_template),
     Endpoint("GET", "/props", props),
     Endpoint("GET", "/slots", slots),
 )

@@ -1,0 +1,46 @@
+"""``/openapi.json`` is valid OpenAPI and has every route and every field that bodies are read into."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from rung.server.api import ENDPOINTS
+from rung.server.api.openapi import document
+
+DOCUMENT = document(ENDPOINTS)
+
+
+def test_it_is_valid_and_served(server):
+    validator = pytest.importorskip("openapi_spec_validator")
+    served = server.call("/openapi.json")[1]
+    assert served == DOCUMENT
+    validator.validate(served)
+
+
+@pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
+def test_every_route_and_field_is_in_it(row):
+    path = re.sub(r":\w+\}", "}", row.path)
+    operation = DOCUMENT["paths"][path][row.method.lower()]
+    assert operation["summary"]
+    assert [each["name"] for each in operation.get("parameters", ())] == re.findall(r"\{(\w+)", row.path)
+    assert ("security" in operation) == row.needs_key
+    if row.method != "POST":
+        assert "requestBody" not in operation
+        return
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema = DOCUMENT["components"]["schemas"][reference.removeprefix("#/components/schemas/")]
+    assert set(schema["properties"]) == {field.encode_name for field in msgspec.structs.fields(row.body)}
+    assert schema["additionalProperties"] is False
+    required = {field.encode_name for field in msgspec.structs.fields(row.body) if field.required}
+    assert set(schema.get("required", ())) == required
+
+
+def test_it_has_bounds_and_tells_structs_of_one_name_apart():
+    schemas = DOCUMENT["components"]["schemas"]
+    chats = [name for name in schemas if name.endswith("ChatRequest")]
+    assert len(chats) == 2
+    assert schemas["RerankRequest"]["properties"]["top_n"]["anyOf"][0]["minimum"] == 1
+    assert not any(name.startswith("rung.") for name in schemas)
