@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import rung  # noqa: F401 - a fixture
+from tests.cli.conftest import model, rung  # noqa: F401 - fixtures
 
 #: The interpreter below the environment of the tests, which has no packages of its own to lean on.
 PYTHON = getattr(sys, "_base_executable", sys.executable)
+#: The system prompt that the bundle is made with.
+SYSTEM = "Answer in one short sentence, name the device, and never guess what a card of the catalog could compute."
 
 
 @pytest.fixture(scope="session")
 def bundle(_cache, tmp_path_factory) -> Path:
     """The file, with the permissions that it is written with."""
-    return write(tmp_path_factory.mktemp("bundle") / "demo.pyz", "--context", "256")
+    return write(tmp_path_factory.mktemp("bundle") / "demo.pyz", "--context", "256", "--system", SYSTEM)
 
 
 def write(out: Path, *options: str) -> Path:

@@ -16,7 +16,7 @@ from rung.bundle import start as program
 from rung.bundle.packages import NEEDED, needed
 from rung.core.settings import CACHE
 from rung.models.lookup import demo_path
-from tests.bundle.conftest import PYTHON, start
+from tests.bundle.conftest import PYTHON, SYSTEM, start
 from tests.models import handmade
 
 PROMPT = ("run", "the model", "--raw", "--max-tokens", "8", "--temperature", "0", "--json")
@@ -32,7 +32,8 @@ def started(bundle, tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess
 def test_it_answers_as_rung_does(started, bundle, rung):
     cache, first = started
     assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["text"] == json.loads(rung("run", "demo", *PROMPT[1:]).out)["text"]
+    plain = json.loads(rung("run", "demo", *PROMPT[1:], "--context", "256", "--system", SYSTEM).out)
+    assert json.loads(first.stdout)["text"] == plain["text"]
     second = start(bundle, *PROMPT, RUNG_CACHE=str(cache))
     assert json.loads(second.stdout)["text"] == json.loads(first.stdout)["text"]
     assert "Unpacking" in first.stderr
@@ -58,9 +59,38 @@ def test_it_serves_under_its_name(started, bundle):
     assert "--port" in said.stderr
     settings = json.loads(zipfile.ZipFile(bundle).read("bundle.json"))
     assert settings["options"] == {
-        "serve": ["--open", "--alias", "demo", "--context", "256"],
-        "run": ["--context", "256"],
+        "serve": ["--open", "--alias", "demo", "--context", "256", "--system", SYSTEM],
+        "run": ["--context", "256", "--system", SYSTEM],
     }
+
+
+def test_its_kernels_and_its_system_prompt_are_ready(started, bundle):
+    """Kernels that were compiled where it was made lie in the cache; what the system prompt computed is found."""
+    settings = json.loads(zipfile.ZipFile(bundle).read("bundle.json"))
+    (kernels,) = (started[0] / "kernels").iterdir()
+    carried = started[0] / "bundles" / settings["ready"]["sha256"][:32] / "kernels" / kernels.name
+    names = {path.relative_to(carried) for path in carried.rglob("*.nbc")}
+    assert names
+    assert all((kernels / name).read_bytes() == (carried / name).read_bytes() for name in names)
+    assert settings["ready"]["prefix_bytes"] > 0
+    before = {path.name for path in (carried.parents[1] / "prefixes").glob("*.kv")}
+    said = start(bundle, "run", "Hello", "--max-tokens", "1", "--quiet", RUNG_CACHE=str(started[0]))
+    assert said.returncode == 0, said.stderr
+    assert {path.name for path in (carried.parents[1] / "prefixes").glob("*.kv")} == before  # known to its last token
+
+
+def test_a_system_prompt_needs_a_chat_template(rung, model, tmp_path):
+    said = rung("bundle", model, str(tmp_path / "x.pyz"), "--system", "Be brief.")
+    assert said.code == 2
+    assert "no chat template" in said.err
+
+
+def test_a_model_that_cannot_run_here_is_bundled_without_kernels(rung, tmp_path):
+    out = tmp_path / "x.pyz"
+    said = rung("bundle", "demo", str(out), "--context", "1000000")
+    assert said.code == 0
+    assert "compiles them where it starts" in said.err
+    assert json.loads(zipfile.ZipFile(out).read("bundle.json"))["ready"] is None
 
 
 def test_it_has_the_license_of_each_package(bundle):
@@ -203,7 +233,7 @@ def test_terms_must_be_accepted_and_travel(rung, tmp_path):
     assert said.code == 2
     assert "--accept-terms" in said.err
     assert not (tmp_path / "x.pyz").exists()
-    said = rung("bundle", str(model), str(tmp_path / "x.pyz"), "--accept-terms", "--json")
+    said = rung("bundle", str(model), str(tmp_path / "x.pyz"), "--accept-terms", "--no-warm-up", "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert found["bytes"] == (tmp_path / "x.pyz").stat().st_size

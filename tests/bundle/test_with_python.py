@@ -15,7 +15,7 @@ import pytest
 from rung.bundle.interpreter import interpreter_files
 from rung.bundle.libraries import shared_libraries
 from tests.bundle import small_system
-from tests.bundle.conftest import PYTHON, write
+from tests.bundle.conftest import PYTHON, SYSTEM, write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Python travels on Linux alone")
 needs_chroot = pytest.mark.skipif(not small_system.possible(), reason="chroot is for root alone")
@@ -25,7 +25,7 @@ PROMPT = ("run", "the model", "--raw", "--max-tokens", "8", "--temperature", "0"
 @pytest.fixture(scope="module")
 def whole(_cache, tmp_path_factory) -> Path:
     """A bundle of the demo that has a Python."""
-    return write(tmp_path_factory.mktemp("whole") / "demo", "--with-python")
+    return write(tmp_path_factory.mktemp("whole") / "demo", "--with-python", "--no-warm-up")
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def test_a_plain_one_answers_where_there_is_nothing_but_python(bundle, tmp_path,
     shutil.copy(bundle, tmp_path / "demo.pyz")
     said = small_system.run_there(tmp_path, str(program), "/demo.pyz", *PROMPT)
     assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["text"] == json.loads(rung("run", "demo", *PROMPT[1:]).out)["text"]
+    plain = json.loads(rung("run", "demo", *PROMPT[1:], "--context", "256", "--system", SYSTEM).out)
+    assert json.loads(said.stdout)["text"] == plain["text"]
 
 
 def test_one_that_is_cut_off_says_so(whole, tmp_path):

@@ -9,10 +9,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from rung.bundle.archive import Archive, Member
+from rung.bundle.archive import Member
 from rung.bundle.libraries import copyright_of, library_licenses, shared_libraries
 from rung.core.errors import SoftwareMissing, UsageError
 from rung.models.files.bundled import ALIGNMENT
@@ -59,17 +60,17 @@ exec "$python/bin/{name}" "$0" "$@"
 """
 
 
-def shell_lines(archive: Archive, begin: int, total: int, cache: str) -> str:
-    """Return the shell program of a bundle of ``total`` bytes whose Python begins at byte ``begin``; ``cache`` is the
+def shell_lines(python: Mapping[str, Any], total: int, cache: str) -> str:
+    """Return the shell program of a bundle of ``total`` bytes; ``python`` says where its Python is, ``cache`` is the
     name of the variable that names the cache."""
     return _SHELL.format(
         total=total,
         cache=cache,
-        folder=archive.sha256[:32],
-        megabytes=(archive.unpacked >> 20) + 1,
+        folder=python["sha256"][:32],
+        megabytes=(python["unpacked"] >> 20) + 1,
         block=ALIGNMENT,
-        skip=begin // ALIGNMENT,
-        count=-(-archive.size // ALIGNMENT),
+        skip=python["begin"] // ALIGNMENT,
+        count=-(-python["size"] // ALIGNMENT),
         name=_NAME,
         glibc=_glibc(),
         machine=os.uname().machine,

@@ -57,14 +57,15 @@ class Part:
         return data
 
 
-def unpack(bundle, settings):
-    """Unpack the packages where they are not yet; return their folder. Ends the program where that cannot be."""
-    part = settings["packages"]
+def unpack(bundle, settings, name):
+    """Unpack a part where it is not yet; return its folder. Ends the program where that cannot be."""
+    part = settings[name]
     home = os.path.join(cache(settings["cache"]), "bundles")
     folder = os.path.join(home, part["sha256"][:32])
     if os.path.isdir(folder):
         return folder
-    sys.stderr.write("Unpacking the program, once: %d MB into %s\n" % (part["unpacked"] >> 20, home))  # noqa: UP031
+    if name == "packages":
+        sys.stderr.write("Unpacking the program, once: %d MB into %s\n" % (part["unpacked"] >> 20, home))  # noqa: UP031
     temporary = None
     try:
         os.makedirs(home, exist_ok=True)
@@ -86,6 +87,31 @@ def unpack(bundle, settings):
     return folder
 
 
+def use_ready(bundle, settings):
+    """Put kernels where rung looks for them, unless some are there; return the options for what the system prompt
+    computed."""
+    if settings["ready"] is None:
+        return []
+    folder = unpack(bundle, settings, "ready")
+    place = os.path.join(cache(settings["cache"]), "kernels")
+    for name in os.listdir(os.path.join(folder, "kernels")):
+        if not os.path.isdir(os.path.join(place, name)):
+            temporary = tempfile.mkdtemp(prefix=".", dir=os.path.join(cache(settings["cache"]), "bundles"))
+            with contextlib.suppress(OSError):  # without them kernels are compiled
+                os.makedirs(place, exist_ok=True)
+                shutil.copytree(os.path.join(folder, "kernels", name), temporary, dirs_exist_ok=True)
+                os.rename(temporary, os.path.join(place, name))
+            shutil.rmtree(temporary, ignore_errors=True)
+    if not settings["ready"]["prefix_bytes"]:
+        return []
+    return ["--prefix-cache", "%s:%dMB" % (os.path.join(folder, "prefixes"), room(settings))]  # noqa: UP031
+
+
+def room(settings):
+    """MB for what prompts compute: the system prompt's, and as much again for conversations."""
+    return 64 + 2 * (settings["ready"]["prefix_bytes"] >> 20)
+
+
 def extract(bundle, part, folder):
     """Extract the packages into a folder; raises ``OSError`` where the bundle is damaged."""
     import tarfile
@@ -103,14 +129,18 @@ def extract(bundle, part, folder):
         raise OSError("the bundle is damaged: fetch it again")
 
 
+def standard_library(path):
+    """The folders of the standard library in a path."""
+    roots = (sys.base_prefix, sys.base_exec_prefix)
+    return [each for each in path if each.startswith(roots) and not each.rstrip("/\\").endswith("-packages")]
+
+
 def set_path(folder, settings):
     """Import from the bundle alone; where its packages are another Python's, from the packages that this one has."""
     program, packages = os.path.join(folder, "program"), os.path.join(folder, "packages")
     own = [each for each in sys.path if os.path.abspath(each or ".") != os.path.abspath(sys.argv[0])]
     if settings["extension"] == EXTENSION_SUFFIXES[0]:
-        roots = (sys.base_prefix, sys.base_exec_prefix)
-        library = [each for each in own if each.startswith(roots) and not each.rstrip("/\\").endswith("-packages")]
-        sys.path[:] = [program, packages] + library  # noqa: RUF005
+        sys.path[:] = [program, packages] + standard_library(own)  # noqa: RUF005
         return
     sys.path[:] = own
     missing = [name for name, module in settings["modules"].items() if find_spec(module) is None]
@@ -162,10 +192,10 @@ def main():
     command, given = (given[0], given[1:]) if given[:1] and given[0] in COMMANDS else ("serve", given)
     if command == "serve" and given[:1] and not given[0].startswith("-"):
         sys.exit(USAGE.format(file=os.path.basename(bundle), **settings))
-    folder = unpack(bundle, settings)
+    folder = unpack(bundle, settings, "packages")
     need_libraries(folder, settings["libraries"])
     set_path(folder, settings)
-    sys.argv[:] = ["rung", command, bundle] + settings["options"][command] + given
+    sys.argv[:] = ["rung", command, bundle] + settings["options"][command] + use_ready(bundle, settings) + given
     runpy.run_module("rung", run_name="__main__")
 
 

@@ -26,15 +26,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from rung.bundle import interpreter, start
-from rung.bundle.archive import Archive, Member, compiled, licenses, members, write_archive
+from rung.bundle.archive import Member, compiled, licenses, members, write_archive
 from rung.bundle.libraries import library_licenses
 from rung.bundle.model import BundledModel, copy_model
-from rung.bundle.packages import NEEDED, needed
+from rung.bundle.packages import NEEDED, Package, needed
+from rung.bundle.warm_up import warm_up
 from rung.core.errors import DiskFull, UsageError
 from rung.core.files import writing, written_whole
 from rung.core.settings import CACHE
 from rung.core.text import size
 from rung.core.version import __version__
+from rung.models.card import ModelCard
 from rung.models.files.bundled import ALIGNMENT, model_line
 
 Progress = Callable[[str, int, int], None]
@@ -42,6 +44,27 @@ Progress = Callable[[str, int, int], None]
 _PROGRAM_BYTES = 120 << 20
 #: Python reads this line where the zip at the end is missing, and says it: no encoding has that name.
 _CUT_OFF = "# coding: this-rung-bundle-was-cut-off--copy-the-file-again"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a bundle: ``context`` and ``system`` (prompt) are settings that it starts with; ``with_python``:
+    this Python travels too; ``warm``: compiled kernels, and what the system prompt computes, travel."""
+
+    context: int | None = None
+    system: str | None = None
+    with_python: bool = False
+    warm: bool = True
+
+    @property
+    def loading(self) -> list[str]:
+        """Return the options of a load."""
+        return [] if self.context is None else ["--context", str(self.context)]
+
+    def of_commands(self, name: str) -> dict[str, list[str]]:
+        """Return the options of each command of the bundle of a model called ``name``."""
+        both = self.loading + ([] if self.system is None else ["--system", self.system])
+        return {"serve": ["--open", "--alias", name, *both], "run": both}
 
 
 @dataclass(frozen=True)
@@ -67,47 +90,85 @@ def check_terms(model: BundledModel, accepted: bool) -> None:
         )
 
 
+def check_system(card: ModelCard, system: str | None) -> None:
+    """Raise ``UsageError`` for a system prompt of a model that holds no conversation."""
+    if system is not None and card.chat_template is None:
+        raise UsageError(
+            f"{card.name} has no chat template, so no system prompt.",
+            ["it continues text"],
+            ["the same command without --system"],
+            code="chat-template-missing",
+        )
+
+
 def write_bundle(
     model: BundledModel,
     out: Path,
-    options: Mapping[str, Sequence[str]],
-    with_python: bool = False,
+    options: Options,
     progress: Progress = lambda label, done, total: None,
+    on_note: Callable[[str], None] = lambda text: None,
 ) -> Written:
-    """Write a bundle to ``out``, whole or not at all. ``options`` are those of ``serve`` and ``run`` that it starts
-    with; ``with_python``: this Python travels too.
+    """Write a bundle to ``out``, whole or not at all. ``on_note`` hears why nothing is ready in it.
 
     Raises ``SoftwareMissing``, ``DiskFull``, ``UsageError`` where ``out`` cannot be written, ``BadFile``.
     """
-    if with_python:
+    if options.with_python:
         interpreter.check_possible()
     packages = needed()
     _check_room(out, model)
     with writing(out), written_whole(out) as temporary, open(temporary, "r+b") as file:
         file.seek(ALIGNMENT)
         sha256 = copy_model(model, file, lambda done, total: progress("copying", done, total))
+        line = model_line(model.size, sha256)
         files = members(packages)
-        begin, archive = _append(file, files, progress)
         libraries = {name.name: path for name, path in files if name.parts[0] == "libraries"}
-        texts, unpacked, shell_of = library_licenses(libraries.values()), archive.unpacked, None
-        if with_python:
+        settings = _settings(model, options, sorted(libraries))
+        settings["packages"] = _append(file, files, progress)
+        texts, shell_of = library_licenses(libraries.values()), None
+        if options.with_python:
             python = interpreter.interpreter_files(compiled(files))
-            place, packed = _append(file, python, progress)
-            texts, unpacked = interpreter.license_texts(python), unpacked + packed.unpacked
-            shell_of = partial(interpreter.shell_lines, packed, place, cache=CACHE.variable)
+            settings["python"] = _append(file, python, progress)
+            texts = interpreter.license_texts(python)
+            shell_of = partial(interpreter.shell_lines, settings["python"], cache=CACHE.variable)
+        if options.warm:
+            settings["ready"] = _append_ready(file, temporary, line, packages, options, progress, on_note)
         _align(file)
-        settings = _settings(model, options, begin, archive) | {"libraries": sorted(libraries)}
         _append_zip(file, settings, licenses(packages, model.license_text(), texts))
         total = file.tell()
-        file.seek(0)
-        file.write(_head(model_line(model.size, sha256), shell_of(total) if shell_of else "").encode())
+        _write_head(file, line, shell_of(total) if shell_of else "")
     out.chmod(out.stat().st_mode | (out.stat().st_mode & 0o444) >> 2)  # who may read it may run it
-    return Written(out, total, model.size, unpacked, with_python)
+    unpacked = sum(settings[name]["unpacked"] for name in ("packages", "python", "ready") if settings.get(name))
+    return Written(out, total, model.size, unpacked, options.with_python)
 
 
-def _head(line: str, shell: str) -> str:
-    """The first lines: for Python, or a program of the shell."""
-    return "\n".join(["#!/bin/sh" if shell else "#!/usr/bin/env python3", _CUT_OFF, line, shell])
+def _write_head(file: IO[bytes], line: str, shell: str = "") -> None:
+    """Write the first lines: for Python, or a program of the shell."""
+    file.seek(0)
+    first = "#!/bin/sh" if shell else "#!/usr/bin/env python3"
+    file.write("\n".join([first, _CUT_OFF, line, shell]).encode())
+
+
+def _append_ready(
+    file: IO[bytes],
+    temporary: Path,
+    line: str,
+    packages: Sequence[Package],
+    options: Options,
+    progress: Progress,
+    on_note: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """Run the model that was written, and append what it leaves: its kernels, and what the system prompt computed."""
+    end = file.tell()
+    _write_head(file, line)
+    file.flush()
+    file.seek(end)
+    with tempfile.TemporaryDirectory() as folder:
+        progress("running the model", 0, 1)
+        ready = warm_up(temporary, packages, options.loading, options.system, Path(folder))
+        if ready.problem:
+            on_note(f"The bundle has no compiled kernels, and compiles them where it starts: {ready.problem}")
+            return None
+        return {**_append(file, ready.members, progress), "prefix_bytes": ready.prefix_bytes}
 
 
 def _check_room(out: Path, model: BundledModel) -> None:
@@ -127,26 +188,25 @@ def _align(file: IO[bytes]) -> int:
     return file.seek(-(-file.tell() // ALIGNMENT) * ALIGNMENT)
 
 
-def _append(file: IO[bytes], found: Sequence[Member], progress: Progress) -> tuple[int, Archive]:
+def _append(file: IO[bytes], found: Sequence[Member], progress: Progress) -> dict[str, Any]:
     """Append a part of packed files; return where it begins, and what was written."""
     begin, total = _align(file), sum(path.stat().st_size for _, path in found)
-    return begin, write_archive(file, found, lambda done: progress("packing", done, total))
+    return {"begin": begin, **asdict(write_archive(file, found, lambda done: progress("packing", done, total)))}
 
 
-def _settings(
-    model: BundledModel, options: Mapping[str, Sequence[str]], begin: int, archive: Archive
-) -> dict[str, Any]:
-    """Return what the program of the bundle reads."""
+def _settings(model: BundledModel, options: Options, libraries: Sequence[str]) -> dict[str, Any]:
+    """Return what the program of the bundle reads; where its parts lie is added."""
     return {
         "name": model.name,
         "version": __version__,
         "cache": CACHE.variable,
-        "packages": {"begin": begin, **asdict(archive)},
+        "libraries": libraries,
         "extension": EXTENSION_SUFFIXES[0],
         "made_by": f"Python {sys.version_info[0]}.{sys.version_info[1]} for {EXTENSION_SUFFIXES[0].strip('.')}",
         "interpreter": f"python{sys.version_info[0]}.{sys.version_info[1]}",
         "modules": NEEDED,
-        "options": {name: list(given) for name, given in options.items()},
+        "options": options.of_commands(model.name),
+        "ready": None,
     }
 
 

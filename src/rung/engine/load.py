@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.core.errors import DoesNotFit, OutOfMemory, UsageError
-from rung.core.files import state_of
 from rung.core.shield import import_whole
 from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
@@ -27,6 +26,7 @@ from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.network import NetworkCard
+from rung.models.files.bundled import identity
 from rung.models.lookup import find_path
 from rung.planning.memory import computes
 from rung.planning.request import Typed, parse_memory
@@ -370,7 +370,7 @@ def _prefix_files(
     rung = decoder.step.rung.name if isinstance(decoder.step, Step) else ""
     cpu = target.level().name if any(each.device == "cpu" for each in plan.placements) else ""
     computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, rung
-    parts = [__version__, state_of(map(Path, card.files)), *computed, decoder.pool.layout]
+    parts = [__version__, identity([Path(each) for each in card.files]), *computed, decoder.pool.layout]
     return PrefixFiles(*folder, "\n".join(map(str, parts)).encode(), journal.note)
 
 

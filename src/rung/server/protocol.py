@@ -24,12 +24,13 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message.
 
     ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
-    to be lower than the best."""
+    to be lower than the best; ``system`` the system prompt of conversations that have none."""
 
     model: str
     options: dict[str, Any] = {}
     stored: str = ""
     level: str = ""
+    system: str = ""
 
 
 class Proceed(msgspec.Struct, tag=True, frozen=True):

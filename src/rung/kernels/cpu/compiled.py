@@ -24,6 +24,7 @@ from numba.core.runtime import rtsys
 
 from rung.core.shield import shielded
 from rung.core.types import resolve
+from rung.core.version import PACKAGE
 from rung.kernels.cpu import target
 
 P = ParamSpec("P")
@@ -110,6 +111,18 @@ def _key_of_level(cache: Any, signature: Any, codegen: Any) -> Any:
 
 
 caching.Cache._index_key = _key_of_level
+_subpath = caching._CacheLocator.get_suitable_cache_subpath
+
+
+def _subpath_of_package(locator: Any, path: str) -> str:
+    """Keep kernels of rung by their place in the package, wherever that lies: a bundle carries them to another folder.
+    What they are made of is in the name of the cache's folder, ``target.sources_hash``."""
+    if Path(path).is_relative_to(PACKAGE):
+        return "_".join(Path(path).parent.relative_to(PACKAGE.parent).parts)
+    return str(_subpath(path))
+
+
+caching._CacheLocator.get_suitable_cache_subpath = classmethod(_subpath_of_package)  # type: ignore[assignment]
 _load = caching.Cache.load_overload
 
 

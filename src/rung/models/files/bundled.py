@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rung.core.errors import BadFile
+from rung.core.files import state_of
 
 #: Parts of a bundle begin at multiples of this: pages have 64 kB at most where models are mapped.
 ALIGNMENT = 2**16
@@ -64,3 +66,10 @@ def is_gguf(path: Path) -> bool:
         return find_model(path) is not None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
+
+
+def identity(paths: Sequence[Path]) -> str:
+    """Return a name of a model's files that changes when they do: of a bundle, which is copied from machine to machine,
+    the hash of its model; else what ``state_of`` says. Raises ``OSError``."""
+    extent = find_model(paths[0]) if len(paths) == 1 else None
+    return extent.sha256 if extent is not None and extent.sha256 else state_of(paths)

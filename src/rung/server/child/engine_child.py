@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
 from rung.core.settings import CPU_LEVEL
@@ -129,8 +129,8 @@ class _Answer:
 class EngineChild:
     """Answer requests with one model."""
 
-    def __init__(self, channel: Channel, model: Model) -> None:
-        self._channel, self._model = channel, model
+    def __init__(self, channel: Channel, model: Model, system: str) -> None:
+        self._channel, self._model, self._system = channel, model, system
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._live: list[_Answer] = []
@@ -167,13 +167,19 @@ class EngineChild:
             case Decode():
                 value = tokenizer.decode(question.tokens, special=True)
             case Render():
-                given = question.messages, question.tools, question.template_kwargs
+                given = self._with_system(question.messages), question.tools, question.template_kwargs
                 value = {"text": model.chat_text(*given), "tokens": len(model.chat_ids(*given))}
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
                 tokens = sum(len(tokenizer.encode_whole(text)) for text in question.texts)
                 value = {"vectors": [each.astype("<f4").tobytes() for each in found], "tokens": tokens}
         self._channel.send(Value(question.id, value))
+
+    def _with_system(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return a conversation with the system prompt of the server, if it has none of its own."""
+        if not self._system or any(each.get("role") == "system" for each in messages):
+            return messages
+        return [{"role": "system", "content": self._system}, *messages]
 
     def _guarded(self, number: int, call: Callable[[], None]) -> None:
         """Make a call for a request; whatever it raises is the answer."""
@@ -188,7 +194,8 @@ class EngineChild:
         message, model = request.message, self._model
         chats = bool(message.messages)
         if chats:
-            prompts = [model.chat_ids(message.messages, message.tools, _template_kwargs(model, message))]
+            messages = self._with_system(message.messages)
+            prompts = [model.chat_ids(messages, message.tools, _template_kwargs(model, message))]
         else:
             prompts = [_prompt_ids(model, each) for each in message.prompts]
         is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
@@ -462,7 +469,7 @@ def main() -> None:
             channel.send(failure(0, error))
             return
         _warm_up(model)
-        child = EngineChild(channel, model)
+        child = EngineChild(channel, model, first.system)
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
         channel.send(Ready(_info(model)))
         child.compute()

@@ -14,6 +14,15 @@ def bundle(
     model: Annotated[str, typer.Argument(help="A GGUF file, demo, a starter, or a hub name: ORG/REPO:Q4_K_M.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: smollm2.pyz.")],
     context: options.Context = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system", help="System prompt that it starts with; what it computes travels too.", show_default=False
+        ),
+    ] = None,
+    no_warm_up: Annotated[
+        bool, typer.Option("--no-warm-up", help="Do not run the model here: kernels are compiled where it starts.")
+    ] = False,
     with_python: Annotated[
         bool, typer.Option("--with-python", help="Put this Python in too: it runs where there is none. Linux only.")
     ] = False,
@@ -31,13 +40,17 @@ def bundle(
     python OUT serves the model and opens its page; python OUT run chats. Nothing else is installed there.
     """
     from rung.bundle.model import bundled_model
-    from rung.bundle.write import check_terms, write_bundle
+    from rung.bundle.write import Options, check_system, check_terms, write_bundle
     from rung.cli import fetching
     from rung.cli.views.bundle import as_json, words
     from rung.cli.views.output import note, print_json
     from rung.cli.views.progress import bar
     from rung.conversion.resumable_writer import check_new
     from rung.models.lookup import find_card
+
+    def told(text: str) -> None:
+        if not (quiet or json):
+            note(text)
 
     check_new(target)
     name, _ = fetching.model_to_run(model, yes, offline, quiet or json)
@@ -47,13 +60,13 @@ def bundle(
             offline=offline,
             revision=revision,
             progress=progress.update,
-            on_note=lambda said: None if quiet or json else note(said),
+            on_note=told,
         )
         chosen = bundled_model(card, model)
         check_terms(chosen, accept_terms)
-        loading = ["--context", str(context)] if context else []
-        given = {"serve": ["--open", "--alias", chosen.name, *loading], "run": loading}
-        written = write_bundle(chosen, target, given, with_python, progress.update)
+        check_system(card, system)
+        chosen_options = Options(context, system, with_python, not no_warm_up)
+        written = write_bundle(chosen, target, chosen_options, progress.update, told)
     if json:
         print_json(as_json(written))
     elif not quiet:

@@ -63,6 +63,10 @@ def serve(
     alias: Annotated[
         str | None, typer.Option("--alias", help="Name that clients call the model by.", show_default=False)
     ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="System prompt of conversations that have none.", show_default=False),
+    ] = None,
     open: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser, where there is a screen, when it can be used.")
     ] = False,
@@ -111,7 +115,7 @@ def serve(
     }
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
     settings = Settings(
-        _loads(models or [], alias, common, special, yes, quiet),
+        _loads(models or [], alias, common, special, system or "", yes, quiet),
         options=common,
         memory=memory,
         keep_alive=None if keep_alive is None else _seconds(keep_alive),
@@ -139,6 +143,7 @@ def _loads(
     alias: str | None,
     common: Mapping[str, Any],
     special: Mapping[str, Any],
+    system: str,
     yes: bool,
     quiet: bool,
 ) -> dict[str, Load]:
@@ -152,7 +157,7 @@ def _loads(
     loads = {}
     for model in models or (None,):
         path, starter = fetching.model_to_run(model, yes, common["offline"], quiet)
-        loads[alias or starter or model or path] = Load(path, {**common, **special})
+        loads[alias or starter or model or path] = Load(path, {**common, **special}, system=system)
     return loads
 
 
