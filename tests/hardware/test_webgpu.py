@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rung.core.errors import UsageError
+from rung.core.errors import UnknownDevice, UsageError
 from rung.core.types import Device, Level
 from rung.core.value import FrozenDict
 from rung.hardware import detect
@@ -192,6 +192,28 @@ def test_a_software_adapter_is_opened_and_one_that_has_gone_is_named(adapter):
     gone = replace(adapter, details=adapter.details | {"adapter": {**adapter.details["adapter"], "name": "other"}})
     with pytest.raises(LookupError, match="no longer there"):
         webgpu.open_adapter(gone)
+
+
+def test_a_card_that_is_not_here_through_webgpu():
+    from rung.hardware import catalog
+    from rung.hardware.select import catalog_device, select_device, select_groups
+
+    card, reached = select_groups(["p2200", "p2200 webgpu"])
+    assert (reached[0].kind, reached[0].arch, reached[0].real) == ("webgpu", "sm_61", False)
+    assert reached[0].id != card[0].id
+    assert (reached[0].free, reached[0].bandwidth) == (card[0].free, card[0].bandwidth)
+    assert reached[0].capability("dot8").level is Level.NATIVE
+    assert reached[0].capability("matmul.f16").level is Level.UNKNOWN
+    assert not reached[0].torch_computes
+    assert select_device("p2200 webgpu") == catalog_device("p2200 webgpu") == reached[0]
+    with pytest.raises(UnknownDevice, match="not reached"):
+        select_device("mi210 webgpu")
+    with pytest.raises(UnknownDevice):
+        select_device("p9999 webgpu")
+    with pytest.raises(UsageError, match="builds of torch"):
+        select_device("p2200 webgpu", "torch 2.6")
+    cards = [catalog.device(p.name) for p in catalog.products() if catalog.architectures()[p.arch].kind != "cpu"]
+    assert sum(webgpu.reached(each) is not None for each in cards) >= 0.93 * len(cards)
 
 
 def test_nothing_chooses_a_software_adapter(adapter):

@@ -1,7 +1,8 @@
 """From what a person typed to devices: the only place that decides what the name of a device means.
 
-A name is an id of this machine (``cuda:0``, ``cpu``), a card of the catalog (``p2200`` or ``sim:p2200``), the path of
-a device file, or several of these as one budget (``3090+3060``, ``2x3090``).
+A name is an id of this machine (``cuda:0``, ``cpu``), a card of the catalog (``p2200`` or ``sim:p2200``), the same
+through WebGPU (``p2200 webgpu``), the path of a device file, or several of these as one budget (``3090+3060``,
+``2x3090``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ Group = tuple[Device, ...]
 
 #: Ids of devices of this machine; every other name is one of the catalog.
 _ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps|webgpu)(?::\d+)?")
+
+#: A card of the catalog through WebGPU: ``p2200 webgpu``.
+_THROUGH = re.compile(r"(.+?)[ -]webgpu")
 
 
 def is_id(name: str) -> bool:
@@ -48,12 +52,35 @@ def catalog_device(name: str) -> Device | None:
     None for a device of this machine and for an unknown name. Raises ``UnknownDevice`` for ``sim:`` and an unknown
     name.
     """
-    if name.startswith("sim:") or name.endswith(".toml"):
-        return catalog.device(name)
+    if name.startswith("sim:") or name.endswith(".toml") or _THROUGH.fullmatch(name):
+        return _of_catalog(name)
     here = detect.devices(cached=False, software_adapters=True)
     if any(name in (device.id, device.kind) for device in here) or catalog.find(name) is None:
         return None
     return catalog.device(name)
+
+
+def _of_catalog(name: str, software: str | None = None) -> Device:
+    """The device of the catalog: a card, or one through WebGPU."""
+    through = _THROUGH.fullmatch(name)
+    if through is None:
+        return catalog.device(name, software)
+    from rung.hardware.families import webgpu
+
+    card = catalog.device(through[1])
+    if software is not None:
+        raise UsageError(
+            "--software is about builds of torch, and through WebGPU none computes.",
+            ways_out=[f'--device {quoted(through[1])} --software "{software}"'],
+            code="option-without-effect",
+        )
+    if (found := webgpu.reached(card)) is None:
+        raise UnknownDevice(
+            f"{card.name} is not reached through WebGPU.",
+            ["no driver of Vulkan, Metal or DirectX 12 is made for it"],
+            [f"rung devices {quoted(through[1])}"],
+        )
+    return found
 
 
 def select_device(name: str | None, software: str | None = None) -> Device:
@@ -63,7 +90,7 @@ def select_device(name: str | None, software: str | None = None) -> Device:
     file.
     """
     if name is not None and not is_id(name):
-        return catalog.device(name, software)
+        return _of_catalog(name, software)
     here = detect.devices(software_adapters=True)
     device = _is_here(name or "cpu", here)
     if device is None:
@@ -166,7 +193,7 @@ def _one(name: str, here: Sequence[Device], software: str | None) -> Device:
         return found
     if is_id(name):
         raise absent(name, here)
-    return catalog.device(name, software)
+    return _of_catalog(name, software)
 
 
 def _is_here(name: str, here: Sequence[Device]) -> Device | None:

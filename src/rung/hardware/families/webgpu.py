@@ -51,6 +51,9 @@ _FAILED_FOR = 3600.0
 _VARIABLES = ("VK_", "MESA_VK_", "RADV_", "LVP_", "DRI_PRIME", "WGPU_")
 #: Folders below which the loader finds its drivers (Vulkan loader, "Driver discovery on Linux").
 _DRIVERS = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d")
+#: Architectures without a driver of Vulkan, Metal or DirectX 12: AMD's CDNA (https://docs.mesa3d.org/drivers/radv.html
+#: lists what RADV drives) and Intel's Xe-HPC, which have nothing to draw with.
+_COMPUTE_ONLY = ("gfx908", "gfx90a", "gfx942", "gfx950", "xe-hpc")
 #: Share of the machine's memory that a driver of an integrated GPU offers at least (RADV and ANV: half and more).
 _SHARED = 0.5
 
@@ -107,6 +110,26 @@ def software_adapters(
     number = sum(device.kind == "webgpu" for device in others)
     found = (each for each in (listing or listed)(root).adapters if each.type == "CPU" and _usable(each))
     return [_software(adapter, number, others) for adapter in found][:1]
+
+
+def reached(card: Device) -> Device | None:
+    """Return a card of the catalog as WebGPU reaches it; None where it has no driver for that.
+
+    Of what its adapter offers only f32 is known. The packages that it takes count as installed.
+    """
+    if card.kind in ("cpu", "webgpu") or card.arch in _COMPUTE_ONLY:
+        return None
+    known = {name: value for name, value in card.details.items() if name in ("rates", "catalogue", "source")}
+    here = replace(
+        card,
+        id=f"{card.id}-webgpu",
+        kind="webgpu",
+        name=f"{card.name} through WebGPU",
+        details=FrozenDict(known),
+        software=FrozenDict({"numba": "not installed", "wgpu": "not installed", **installed()}),
+    )
+    unasked = Capability("matmul.f16", Level.UNKNOWN, Proof.NONE, "shader-f16 is a feature of the adapter")
+    return _finished(here, Adapter(0, card.name, "", _BACKENDS[0], "", 0, 0)).with_capabilities([unasked])
 
 
 def absence(root: Path = Path("/"), listing: Callable[[Path], Listing] | None = None) -> str:
@@ -323,7 +346,7 @@ def _software(adapter: Adapter, number: int, others: Sequence[Device]) -> Device
         arch=SOFTWARE,
         memory=processor.memory,
         free=processor.free,
-        software=FrozenDict({"driver": adapter.driver}),
+        software=installed() | {"driver": adapter.driver},
         details=FrozenDict(
             _details(adapter) | {"about": "a software adapter: it computes on the processor, for tests"}
         ),
@@ -357,8 +380,8 @@ def _details(adapter: Adapter) -> dict[str, Any]:
 
 def _finished(device: Device, adapter: Adapter) -> Device:
     """The device with the software that drives it, and what WGSL computes there."""
-    software = {name: at for name, at in installed().items() if not name.startswith("torch")}
-    software |= {"wgpu": version_of("wgpu"), "driver": device.software["driver"]}
+    software = {**device.software, "wgpu": version_of("wgpu") or device.software.get("wgpu", "")}
+    software = {name: at for name, at in software.items() if at and not name.startswith("torch")}
     capabilities = FrozenDict({each.name: each for each in _capabilities(device, adapter)})
     return replace(device, software=FrozenDict(software), capabilities=capabilities)
 

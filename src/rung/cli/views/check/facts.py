@@ -69,7 +69,7 @@ def slower_why(answer: Answer, choice: Choice) -> str:
     reached = f"with {held} rung reaches {rate(speed.decode_tokens_per_second)}"
     reached += f" of the {rate(most)} tokens/s that the memory allows" if most else " tokens/s"
     floats = choice.format in ("f32", "f16", "bf16")
-    on_gpu = any(device.kind != "cpu" for device in answer.group(choice.device))
+    on_gpu = any(device.kind not in ("cpu", "webgpu") for device in answer.group(choice.device))
     return f"{reached}, since it decodes the weights before each product there" if on_gpu and not floats else reached
 
 
