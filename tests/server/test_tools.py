@@ -77,6 +77,29 @@ def test_a_required_call_is_valid_at_any_temperature(openai_client):
         assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
+def test_arguments_that_a_schema_does_not_name_are_not_made_up(openai_client):
+    place = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"]}
+    schema = {
+        "type": "object",
+        "properties": {"to": {"$ref": "#/$defs/Place"}, "by": {"type": "array", "items": place, "maxItems": 2}},
+        "required": ["to", "by"],
+        "$defs": {"Place": place},
+    }
+    free = {"type": "object", "properties": {"to": {"enum": [1]}}, "additionalProperties": {"enum": [2]}}
+    options = {"model": "demo", "messages": HELLO, "max_tokens": 200, "seed": 3, "temperature": 3, "n": 8}
+    for parameters, closed in ((schema, True), (free, False)):
+        tools = [{"type": "function", "function": {"name": "move", "parameters": parameters}}]
+        answer = openai_client.chat.completions.create(**options, tools=tools, tool_choice="required")
+        calls = [call for each in answer.choices for call in each.message.tool_calls or ()]
+        found = [json.loads(call.function.arguments) for call in calls]
+        if closed:
+            assert len(found) == 8
+            assert all(set(each) == {"to", "by"} for each in found)
+            assert all(set(place) == {"x"} for each in found for place in (each["to"], *each["by"]))
+        else:
+            assert any(set(each) - {"to"} for each in found) or len(found) < 8
+
+
 def test_tools_that_are_not_called_leave_text(openai_client):
     options = {"model": "demo", "messages": HELLO, "tools": TOOLS, "max_tokens": 8}
     whole = openai_client.chat.completions.create(**options)
@@ -174,6 +197,10 @@ def test_ollamas_client_gets_calls_and_goes_on(lama, server):
     broken = {"role": "assistant", "tool_calls": [{"function": {"name": "move", "arguments": "{broken"}}]}
     more = [*HELLO, broken, {"role": "tool", "tool_name": "move", "content": "done"}]
     assert server.call("/api/chat", {"model": "demo", "messages": more, "stream": False})[0] == 200
+    none = [{"role": "user", "content": "hello", "images": []}]
+    assert server.call("/api/chat", {"model": "demo", "messages": none, "stream": False})[0] == 200
+    some = [{"role": "user", "content": "hello", "images": ["aGk="]}]
+    assert server.call("/api/chat", {"model": "demo", "messages": some, "stream": False})[0] == 400
     for wrong in ({"tool_choice": "required"}, {"tools": TOOLS, "tool_choice": "required", "format": "json"}):
         assert server.call("/api/chat", {"model": "demo", "messages": HELLO, **wrong})[0] == 400
 

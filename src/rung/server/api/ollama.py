@@ -30,6 +30,7 @@ _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "lengt
 _Name = Annotated[str, Meta(max_length=512)]
 _Format = Literal["json", ""] | dict[str, Any] | None
 _Wait = Annotated[str, Meta(max_length=64)] | float | int | None
+_NoImages = Annotated[list[str], Meta(max_length=0)] | None
 _Think = bool | Literal["low", "medium", "high"] | None
 
 
@@ -80,7 +81,8 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message of text; of a tool it has the function's name, and in newer clients the id of the call."""
+    """A message of text; of a tool it has the function's name, and in newer clients the id of the call. Clients that
+    send ``images`` always send none where there are none."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -88,6 +90,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
+    images: _NoImages = None
 
     def to_template(self) -> dict[str, Any]:
         """Return it as chat templates read messages."""
@@ -139,6 +142,7 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prompt: str = ""
     system: str | None = None
     raw: bool | None = None
+    images: _NoImages = None
     options: Options | None = None
     format: _Format = None
     stream: bool = True

@@ -103,12 +103,34 @@ def call_grammar(tools: Sequence[Tool], choice: Choice | None) -> Grammar | None
     definitions: dict[str, Any] = {}
     calls = []
     for each in listed:
-        schema = dict(each.schema)
+        schema: dict[str, Any] = _closed(each.schema)
         definitions |= schema.pop("$defs", {})  # references begin at the root
         fields = {"name": {"const": each.name}, "arguments": schema}
         calls.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
     whole: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     return schema_grammar({**whole, "$defs": definitions} if definitions else whole)
+
+
+#: Keywords beside which an object may have further properties, or none that ``properties`` does not name.
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema of arguments whose objects have no properties but those it names, unless it says otherwise: a
+    model would make some up."""
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(schema)
+    for name in ("properties", "$defs"):
+        if isinstance(several := schema.get(name), dict):
+            found[name] = {key: _closed(each) for key, each in several.items()}
+    if "items" in schema:
+        found["items"] = _closed(schema["items"])
+    if isinstance(schema.get("anyOf"), list):
+        found["anyOf"] = [_closed(each) for each in schema["anyOf"]]
+    if "properties" in schema and not any(name in schema for name in _OPEN):
+        found["additionalProperties"] = False
+    return found
 
 
 def new_call_id() -> str:
