@@ -242,9 +242,8 @@ class Rung(Value):
 
     @property
     def without_torch(self) -> bool:
-        """Return whether it computes with arrays, on a CPU alone, and imports no torch; a plug-in's knows tensors
-        only."""
-        return self.kinds == ("cpu",) and "package.torch" not in self.needs and not self.plugin
+        """Return whether it computes with arrays and imports no torch; a plug-in's knows tensors only."""
+        return {*self.kinds} <= {"cpu", "webgpu"} and "package.torch" not in self.needs and not self.plugin
 
     def load(self) -> Any:
         """The implementation, imported now."""

@@ -18,6 +18,7 @@ from rung.core.value import FrozenDict
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.formats.stacking import stacked
+from rung.kernels.webgpu import is_webgpu
 from rung.models.card import Decoder, ModelCard
 from rung.models.cards.encoder import EncoderCard
 from rung.models.reader import Reader
@@ -27,7 +28,7 @@ from rung.planning.placement import is_lossless
 from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch, recipe
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
-from rung.run.torch_device import torch_name
+from rung.run.torch_device import location
 
 _MANY = 256
 #: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.
@@ -131,7 +132,8 @@ class WeightLoader:
                 yield Case("linear", weight.format.name, dtype, (count, rows, columns))
             if weight.tensor.role == "embed" and placement.first == 0:
                 yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
-        for layer in shape.layers[placement.first : placement.last] if self.plan.cache_dtype != "q8_0" else ():
+        whole = self.plan.cache_dtype == "q8_0" or is_webgpu(placement.device)
+        for layer in () if whole else shape.layers[placement.first : placement.last]:
             for queries in (1, _MANY):
                 sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
                 options = {"window": layer.window, "softcap": shape.attention_softcap}
@@ -158,12 +160,12 @@ class WeightLoader:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """torch's name of where each layer computes."""
+        """Return where each layer computes, as ``device``."""
         return tuple(map(self.device, range(len(self._shape.layers))))
 
     def device(self, layer: int) -> str:
-        """torch's name of where that layer computes."""
-        return torch_name(self._device_of(layer))
+        """Return where that layer computes, by torch's name; see ``location``."""
+        return location(self._device_of(layer))
 
     def vector(self, role: str) -> Floats:
         """A norm's weight or a bias: f32, one dimension."""
@@ -181,8 +183,8 @@ class WeightLoader:
         return Embedding(binder, encoded=self._rows.result())
 
     def attention(self, layer: int) -> Attention | None:
-        """The attention of a layer; one object serves one query and many. None for a cache that is quantized."""
-        if self.plan.cache_dtype == "q8_0":
+        """Return the attention of a layer, for one query and many; None where only whole steps read the cache."""
+        if self.plan.cache_dtype == "q8_0" or is_webgpu(self._device_of(layer)):
             return None
         shape = self._shape
         return self._binders[self._device_of(layer)].attention(

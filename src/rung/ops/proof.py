@@ -17,6 +17,7 @@ from rung import formats
 from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.formats.families import grouped
+from rung.kernels.webgpu import is_webgpu
 
 SEED = 20_261_121
 #: Rows of a weight, not a multiple of any tile.
@@ -74,6 +75,11 @@ def as_tensor(values: npt.NDArray[Any], place: str) -> Any:
     import torch
 
     return torch.from_numpy(values).to(place)
+
+
+def on(place: str) -> dict[str, str]:
+    """Return what ``prepare`` of a rung is told about where it computes."""
+    return {"device": place} if is_webgpu(place) else {}
 
 
 def columns_of(format: str) -> int:

@@ -11,6 +11,7 @@ from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import FrozenDict, Value
 from rung.kernels.cpu.pack.layouts import HUGE, is_generic, packed_bytes
+from rung.kernels.webgpu.layouts import gpu_bytes
 from rung.models.card import Encoder, Tensor
 from rung.models.networks.values import SCALE
 from rung.models.roles import layer_of
@@ -165,6 +166,8 @@ def _weight(
 def _held_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) -> int:
     """Bytes in memory. A generic layout keeps the stored weight for the way back, free while it is a file's. Layers of
     ``rung.nn`` keep it too; in ``rung run`` only a head that is an embedding does, for its rows."""
+    if packing == "webgpu":
+        return gpu_bytes(format, tensor.shape)
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
     made = format.name != tensor.format or (tensor.source is not None and not tensor.source.mapped)

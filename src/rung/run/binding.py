@@ -14,6 +14,7 @@ from rung.core.value import FrozenDict
 from rung.diagnosis import Match, classify
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.kernels.webgpu import is_webgpu
 from rung.ops import LADDERS
 from rung.ops.sample.rows import Chosen, Row
 from rung.run import cpu_level, self_check
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Functions (encoded, threads) -> state of the packings that are made without torch, which can be imported meanwhile.
 PACKERS = {"r16": "rung.kernels.cpu.pack.packing:pack", "mapped": "rung.kernels.cpu.pack.packing:as_stored"}
-#: Packings that hold no more than the stored weight.
-AS_STORED = ("stored", "mapped")
+#: Packings that hold no more than the stored weight, or the only ones of their device.
+AS_STORED = ("stored", "webgpu", "mapped")
 #: Calls with at most this many rows are one class of shapes, calls with more are another.
 FEW = 8
 _MANY = 256
@@ -55,7 +56,7 @@ class Binder:
         self.journal = journal
         self.dtype = dtype
         self.threads = threads
-        self._packed, self._plain = packed, AS_STORED if mapped else AS_STORED[:1]
+        self._packed, self._plain = packed, AS_STORED if mapped else AS_STORED[:2]
         self._ladders = ladders
         self._proofs: dict[tuple[Rung, str], Verdict] = {}
         self._choosing = threading.Lock()
@@ -147,13 +148,18 @@ class Binder:
             state = resolve(PACKERS[shared])(encoded, self.threads)
         else:
             try:
-                state = rungs[0].load().prepare(encoded, dtype=self.dtype, threads=self.threads)
+                state = self._prepare(rungs[0].load(), encoded)
             except Exception as error:
                 if not rungs[0].plugin:
                     raise
                 self.failed(rungs[0], few_case, error)
                 return self.linear(encoded)
         return Linear(self, encoded.format, encoded.shape, (few_case, many_case), rungs, state)
+
+    def _prepare(self, implementation: Any, encoded: Encoded) -> Any:
+        """Return the state of a rung; torch's rungs compute on the device of what they multiply with."""
+        apart = {"device": self.device.id} if is_webgpu(self.device.id) else {}
+        return implementation.prepare(encoded, dtype=self.dtype, threads=self.threads, **apart)
 
     def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
         """Attention of one layer; ``options`` are window and softcap."""
@@ -298,7 +304,7 @@ class Embedding:
         self._bind()
 
     def _bind(self) -> None:
-        if self._tied is not None and self._tied.packing in AS_STORED:
+        if self._tied is not None and self._tied.packing in ("stored", "mapped"):
             self._encoded, self._tied = self._tied.encoded(), None  # the same bytes, not a copy
         packing = self._tied.packing if self._tied is not None else "stored"
         climb = self._binder.choose(self.case, packing.__eq__)

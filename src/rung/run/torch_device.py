@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from rung.core.errors import DeviceError
+from rung.kernels.webgpu import is_webgpu
 
 #: torch's kinds of devices that another one stands in for: under ``rung exec --device cpu`` the processor for ``cuda``.
 STANDING_IN: dict[str, str] = {}
+
+
+def location(device: str) -> str:
+    """Return where parts of a model compute: torch's name, and the id itself of a device of WebGPU."""
+    return device if is_webgpu(device) else torch_name(device)
 
 
 def torch_name(device: str) -> str:
@@ -14,7 +20,7 @@ def torch_name(device: str) -> str:
     Raises ``DeviceError`` for a device of WebGPU, which torch does not drive.
     """
     kind, _, index = device.partition(":")
-    if kind == "webgpu":
+    if is_webgpu(device):
         raise DeviceError(
             f"{device} is reached through WebGPU, and this is computed by torch.",
             ["language models run there: rung run, rung chat"],

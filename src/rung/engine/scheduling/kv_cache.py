@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rung.core.errors import ContextTooLong, OutOfMemory
 from rung.core.pages import populate
 from rung.formats.codec import Floats
+from rung.kernels.webgpu import device_blocks, is_webgpu
 from rung.models.card import Decoder
 from rung.models.decoder_memory import pool_blocks, row_bytes, window_blocks
 from rung.ops.decode_step.parts import LayerLayout
@@ -75,16 +76,18 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 class _Group:
     """Blocks of the layers that see the same positions on the same device: memory, and how many use each block."""
 
-    def __init__(self, device: str, blocks: int, block_bytes: int) -> None:
+    def __init__(self, device: str, blocks: int, layers: int, layer_bytes: int) -> None:
         self.device = device
-        self.memory = _reserve(blocks, block_bytes, device)
+        self.memory = _reserve(blocks, layers, layer_bytes, device)
+        self.block_bytes = layers * layer_bytes
         self.uses = [0] * blocks
         self._free = list(range(blocks - 1, -1, -1))
 
-    @property
-    def base(self) -> int:
-        """Return the address of the first block, of a group on the CPU."""
-        return int(self.memory.ctypes.data)
+    def entry(self, block: int) -> int:
+        """Return what block tables say of a block: its address on the CPU, its number elsewhere."""
+        if self.device != "cpu":
+            return block
+        return int(self.memory.ctypes.data) + block * self.block_bytes
 
     @property
     def free(self) -> int:
@@ -93,19 +96,30 @@ class _Group:
 
     def read(self, block: int) -> Bytes:
         """Return the bytes of a block."""
+        if is_webgpu(self.device):
+            apart: Bytes = self.memory.read(block)
+            return apart
         part = self.memory[block]
         found: Bytes = part if isinstance(part, np.ndarray) else part.cpu().numpy()
         return found
 
     def buffer(self, block: int) -> Bytes:
         """Return an array to write the bytes of a block to: the block itself where it lies on the CPU."""
-        part = self.memory[block]
-        return part if isinstance(part, np.ndarray) else np.empty(len(part), np.uint8)
+        return self.memory[block] if self.device == "cpu" else np.empty(self.block_bytes, np.uint8)
 
     def store(self, block: int, buffer: Bytes) -> None:
         """Let a block have the bytes of its ``buffer``."""
-        if not isinstance(self.memory, np.ndarray):
+        if is_webgpu(self.device):
+            self.memory.write(block, buffer)
+        elif self.device != "cpu":
             self.memory[block].copy_(_tensor(buffer))
+
+    def copy(self, source: int, target: int) -> None:
+        """Let a block have the bytes of another one."""
+        if is_webgpu(self.device):
+            self.memory.copy(source, target)
+        else:
+            self.memory[target] = self.memory[source]
 
     def take(self) -> int:
         """Return a block that nobody uses. Raises ``OutOfMemory``."""
@@ -167,7 +181,7 @@ class BlockPool:
         self.members = []
         for (window, device), layers in zip(self._names, counts, strict=True):
             count = pool_blocks(context, self.block, window, sequences) if blocks is None else blocks
-            self.members.append(_Group(device, count, layers * both))
+            self.members.append(_Group(device, count, layers, both))
         #: Groups that keep a window of a sequence only, with its positions.
         self.windows = {
             group: window
@@ -206,7 +220,7 @@ class BlockPool:
 
         Blocks that are read from files then wait for no fresh page. It ends when a block is taken.
         """
-        share = min(1.0, nbytes / sum(self.per_sequence * member.memory[0].nbytes for member in self.members))
+        share = min(1.0, nbytes / sum(self.per_sequence * member.block_bytes for member in self.members))
         parts = [
             member.memory[: math.ceil(share * self.per_sequence)] for member in self.members if member.device == "cpu"
         ]
@@ -232,6 +246,11 @@ class BlockPool:
     def layer(self, index: int) -> LayerLayout:
         """Return where a layer lies."""
         return self._layers[index]
+
+    def buffer(self, index: int) -> Any:
+        """Return the buffer of a layer, see ``rung.ops.decode_step.parts.Pool``."""
+        lies = self._layers[index]
+        return self.members[lies.group].memory.buffers[lies.offset // (2 * lies.values)]
 
     @cached_property
     def arrays(self) -> list[tuple[Any, Any]]:
@@ -277,7 +296,7 @@ class Cache(Tokens):
         self._tables = [np.zeros(pool.per_sequence, np.int64) for _ in pool.members]
 
     def table(self, group: int) -> int:
-        """Return the address of the block table of a group on the CPU."""
+        """Return the address of the block table of a group."""
         return int(self._tables[group].ctypes.data)
 
     def reserve(self, count: int) -> None:
@@ -323,8 +342,8 @@ class Cache(Tokens):
 
     def _append(self, group: int, block: int | None) -> None:
         member, blocks = self.pool.members[group], self.blocks[group]
-        if member.device == "cpu" and block is not None:
-            self._tables[group][len(blocks)] = member.base + block * member.memory.strides[0]
+        if block is not None:
+            self._tables[group][len(blocks)] = member.entry(block)
         blocks.append(block)
 
     def truncate(self, length: int) -> None:
@@ -393,16 +412,18 @@ class Cache(Tokens):
         return part[blocks].swapaxes(1, 2).reshape(-1, self.pool.heads, self.pool.size)[first:end]
 
 
-def _reserve(blocks: int, block_bytes: int, device: str) -> Any:
-    """Zero bytes [blocks, bytes of a block]: an array on a CPU, else a tensor.
+def _reserve(blocks: int, layers: int, layer_bytes: int, device: str) -> Any:
+    """Zero bytes [blocks, bytes of a block]: an array on a CPU, a tensor, or a buffer for each layer.
 
     One array of NumPy holds a group: it lies in huge pages where the system has them, and reading a long cache then
     misses fewer address translations. Pages that no token has come to are not there yet.
     """
-    size = (blocks, block_bytes)
+    size = (blocks, layers * layer_bytes)
     if device == "cpu":
         memory: Bytes = np.zeros(math.prod(size), np.uint8)
         return memory.reshape(size)
+    if is_webgpu(device):
+        return device_blocks(device, blocks, layers, layer_bytes)
     import torch
 
     return torch.zeros(size, dtype=torch.uint8, device=device)

@@ -302,8 +302,7 @@ class PrefixCache:
         try:
             for group, number in blocks.items():
                 copies[group] = self._pool.take(group)
-                memory = self._pool.members[group].memory
-                memory[copies[group]] = memory[number]
+                self._pool.members[group].copy(number, copies[group])
         except OutOfMemory:
             self._give_back(copies)
             raise

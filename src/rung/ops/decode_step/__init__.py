@@ -37,7 +37,7 @@ ROWS = ("numba.row", "numba.mapped", "numba.stored")
 
 
 #: Positions of a block of the cache, of rungs that do not want a sequence in one.
-BLOCKS = {"numba.step": 64}
+BLOCKS = {"numba.step": 64, "webgpu.f32": 64}
 
 #: Dtypes of the cache.
 EXAMPLE_FORMATS = ("f32", "f16")  # q8_0 is for compiled functions alone
@@ -83,6 +83,18 @@ def check_step(case: Case, device: Device) -> Verdict:
     return check_glue(case, device)
 
 
+def check_webgpu(case: Case, device: Device) -> Verdict:
+    """All weights and layers on this device; heads whose rows of a cache 16 bytes divide."""
+    others = [rung for rung in case.options["linears"] if rung != "webgpu.rows"]
+    if others:
+        return no(f"a linear of this model is computed by {others[0]}, which does not have its weight on the GPU")
+    if case.options.get("devices", 1) != 1:
+        return no("the layers lie on several devices")
+    if case.options["head_dim"] % 8:
+        return no(f"head_dim is {case.options['head_dim']}, no multiple of 8")
+    return YES
+
+
 def check_parts(case: Case, device: Device) -> Verdict:
     """All layers on this device, and no torch that would compute what lies between the products."""
     if case.options.get("devices", 1) != 1:
@@ -109,6 +121,15 @@ LADDER = register_ladder(
         "decode_step",
         (
             _compiled("numba.step", "numba_step", "check_step", formats=(*EXAMPLE_FORMATS, "q8_0")),
+            Rung(
+                "decode_step",
+                "webgpu.f32",
+                "rung.ops.decode_step.webgpu.step:RUNG",
+                kinds=("webgpu",),
+                needs=("package.wgpu",),
+                formats=EXAMPLE_FORMATS,
+                check="rung.ops.decode_step:check_webgpu",
+            ),
             Rung(
                 "decode_step",
                 "numpy.step",

@@ -17,6 +17,7 @@ import numpy as np
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.kernels.webgpu import is_webgpu
 from rung.models.adapters.adapter import LowRank, row_lengths
 
 if TYPE_CHECKING:
@@ -50,12 +51,13 @@ class LowRankUpdates:
             factor = magnitude / _lengths(encoded(), changes[0], threads)
         self._threads = threads
         self.rows: LowRankRows | None = None
+        self.arrays: tuple[Floats, Floats, Floats | None] | None = None
         if str(device) == "cpu" and down.shape[1] % _LANES == 0:
             from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
             self.rows = LowRankRows.pack(down, up, factor)
-        elif str(device) == "cpu":
-            self._arrays = down, up, factor
+        elif str(device) == "cpu" or is_webgpu(str(device)):
+            self.arrays = down, up, factor
         else:
             import torch
 
@@ -78,7 +80,8 @@ class LowRankUpdates:
         if self.rows is not None:
             self.rows.add(x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.strides[0], self._threads)
             return
-        down, up, factor = self._arrays
+        assert self.arrays is not None, "tensors are added by ``added``"
+        down, up, factor = self.arrays
         y += (x @ down.T) @ up.T
         if factor is not None:
             y *= factor
@@ -120,6 +123,10 @@ class BoundAdapter:
     def nbytes(self) -> int:
         """Bytes in memory."""
         return sum(each.nbytes for each in self._updates.values())
+
+    def arrays(self, role: str) -> tuple[Floats, Floats, Floats | None] | None:
+        """Return down [rank, in], up [out, rank] and the factor [out] of a DoRA, or None where nothing changes."""
+        return self._updates[role].arrays if role in self._updates else None
 
     def rows(self, role: str) -> LowRankRows | None:
         """Return the change of a weight as compiled functions add it, or None where there is none."""

@@ -102,6 +102,9 @@ class Pool(Protocol):
     def layer(self, index: int) -> LayerLayout:
         """Return where a layer lies."""
 
+    def buffer(self, index: int) -> Any:
+        """Return the buffer of a layer whose device holds one for each layer (``rung.kernels.webgpu.memory``)."""
+
 
 class Cache(Protocol):
     """The keys and values of one sequence, which has a block for every position that is read or written.
@@ -110,7 +113,8 @@ class Cache(Protocol):
     """
 
     def table(self, group: int) -> int:
-        """Return the address of the block table of a group on the CPU: int64 addresses of blocks."""
+        """Return the address of the block table of a group: int64 addresses of blocks on a CPU, their numbers in the
+        memory of another device."""
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Put keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
@@ -142,6 +146,10 @@ class Adapter(Protocol):
 
     def add(self, role: str, x: Floats, y: Floats) -> None:
         """Add the change of a weight for x [T, in] to y [T, out] in place."""
+
+    def arrays(self, role: str) -> tuple[Floats, Floats, Floats | None] | None:
+        """Return down [rank, in], up [out, rank] and the factor [out] of a DoRA, or None where nothing changes; for
+        devices that torch does not drive."""
 
 
 class SequenceRows(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 
 from rung import formats
 from rung.core.types import Case, Rung
-from rung.ops.proof import OUT, as_tensor, columns_of, compare, weights
+from rung.ops.proof import OUT, as_tensor, columns_of, compare, on, weights
 
 
 def check(rung: Rung, case: Case, place: str) -> str:
@@ -14,7 +14,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
     encoded = weights(case.format, OUT, columns_of(case.format))
     dense = formats.decode(encoded)
     implementation = rung.load()
-    state = implementation.prepare(encoded, dtype=case.dtype, threads=2)
+    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(place))
     ids = [0, 17, OUT - 1, 17]
     if rung.without_torch:
         got = implementation.rows(state, ids)

@@ -9,6 +9,7 @@ Contract of every rung's ``impl`` object::
 
 - ``prepare`` takes an ``Encoded`` of shape (out, in). It does not change it and may keep it. ``dtype`` is what the
   plan computes in (f32, bf16, f16), ``threads`` how many threads may run.
+  Rungs of devices that torch does not drive are told which one as ``device``.
 - ``x`` is [M, in], f32 on a CPU; the result is [M, out] in the dtype and on the device of ``x``.
 - ``multiply`` is the same with float32 arrays on a CPU: [M, in], whose rows may lie apart, to [M, out]. Rungs that do
   not need ``package.torch`` have it and import no torch; rungs that do have ``apply``. Compiled ones have both.
@@ -16,6 +17,7 @@ Contract of every rung's ``impl`` object::
 
 Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is
 ``rung.kernels.cpu.pack.packing.Packed``, and so is ``mapped``, whose rows are packed whenever they are multiplied;
+``webgpu`` is ``rung.kernels.webgpu.matrix.Matrix``;
 ``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format stores it.
 
 Of a ``Case``: ``shape`` is (M, out, in), ``format`` the weight's, ``dtype`` what is computed in.
@@ -81,6 +83,14 @@ def check_tile(case: Case, device: Device) -> Verdict:
     return _columns(case)
 
 
+def check_webgpu(case: Case, device: Device) -> Verdict:
+    """Rows of weights that units of 32 columns and blocks divide, in their own order."""
+    columns, format = case.shape[2], formats.get(case.format)
+    if format.layout == "ordered" or not divides(format, columns):
+        return no(f"has no kernel for rows of {columns} weights in {case.format}")
+    return YES
+
+
 def check_decode(case: Case, device: Device) -> Verdict:
     """f16 arithmetic only where the device has it: without it a product in f16 is up to hundreds of times slower."""
     if case.dtype in ("f16", "bf16") and device.capability(f"matmul.{case.dtype}").level not in (
@@ -135,6 +145,16 @@ LADDER = register_ladder(
                 needs=_KERNELS,
                 formats=READ_AS_STORED,
                 check="rung.ops.linear:check_row",
+            ),
+            Rung(
+                "linear",
+                "webgpu.rows",
+                "rung.ops.linear.webgpu_rows:RUNG",
+                kinds=("webgpu",),
+                needs=("package.wgpu",),
+                formats=(*FORMATS, "f32", "f16", "bf16"),
+                check="rung.ops.linear:check_webgpu",
+                packing="webgpu",
             ),
             Rung(
                 "linear",

@@ -10,7 +10,7 @@ from rung import formats
 from rung.core.types import Case, Rung
 from rung.ops.linear import FEW
 from rung.ops.linear.tolerance import rounding, tolerance
-from rung.ops.proof import OUT, as_tensor, columns_of, compare, weights
+from rung.ops.proof import OUT, as_tensor, columns_of, compare, on, weights
 
 #: Rows of activations. 1, 2, up to 4 and up to 8 are computed by code of their own, compiled here before it is used.
 _FEW, _MANY = (1, 2, 3, 5), (9, 37)
@@ -22,7 +22,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
     encoded = weights(case.format, OUT, columns)
     dense = formats.decode(encoded).astype(np.float64)
     implementation = rung.load()
-    state = implementation.prepare(encoded, dtype=case.dtype, threads=2)
+    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(place))
     for rows in _FEW if case.shape[0] <= FEW else _MANY:
         x = np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32)
         want = x.astype(np.float64) @ dense.T

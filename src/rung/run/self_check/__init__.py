@@ -21,7 +21,7 @@ from rung.hardware import json_cache
 from rung.kernels.cpu import target
 from rung.ops import shape_class
 from rung.run import cpu_level, worker
-from rung.run.torch_device import torch_name
+from rung.run.torch_device import location
 
 #: Seconds for one self-check, compiling its kernels included; about 5 on an idle machine.
 LIMIT = 120.0
@@ -125,7 +125,7 @@ def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[st
             found.verdicts[rung_, class_of(case)] = Verdict.from_json(stored)
         else:
             missing.append((rung_, case))
-    place = torch_name(device.id)
+    place = location(device.id)
     jobs = [
         worker.Job.of("rung.ops.proof:perform", rung=r.to_json(), case=c.to_json(), place=place) for r, c in missing
     ]

@@ -1,0 +1,192 @@
+"""A GPU through ``wgpu``: its buffers, pipelines and command buffers.
+
+Shaders go through the trusted entry of wgpu-native, without checks of each access: with them no loop is unrolled. That
+an access lies within its buffer is decided here before: a kernel says how much of each buffer it reaches
+(``Kernel.reaches``), and ``Gpu.bind`` refuses less.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import wgpu
+from wgpu.backends.wgpu_native import _api as native
+
+from rung.core.errors import DeviceLost, OutOfMemory
+from rung.hardware import detect
+from rung.hardware.families.webgpu import open_adapter
+
+#: Storage buffers that one kernel has at most.
+BINDINGS = 9
+
+
+class Kernel(NamedTuple):
+    """A compute shader: its code, the threads of a workgroup, and for each binding whether it is written and how many
+    bytes of its buffer are reached."""
+
+    code: str
+    writes: tuple[bool, ...]
+    reaches: tuple[int, ...]
+    workgroup_bytes: int = 0
+
+
+class Dispatch(NamedTuple):
+    """A kernel with its buffers: what a command buffer records, with the workgroups (x, y); 0 is one a row."""
+
+    pipeline: Any
+    group: Any
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most bytes of a buffer, a binding and a workgroup's memory; most bindings of a kernel and workgroups."""
+
+    buffer: int
+    binding: int
+    workgroup: int
+    bindings: int
+    groups: int
+
+
+class Gpu:
+    """One adapter's device. Methods may be called from several threads."""
+
+    def __init__(self, adapter: wgpu.GPUAdapter) -> None:
+        self.adapter = adapter
+        limits = adapter.limits
+        self.device = adapter.request_device_sync()
+        self.limits = Limits(
+            buffer=limits["max-buffer-size"],
+            binding=limits["max-storage-buffer-binding-size"],
+            workgroup=limits["max-compute-workgroup-storage-size"],
+            bindings=limits["max-storage-buffers-per-shader-stage"],
+            groups=limits["max-compute-workgroups-per-dimension"],
+        )
+        self._pipelines: dict[str, Any] = {}
+        self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
+        self._lock = threading.RLock()
+
+    def buffer(self, size: int) -> Any:
+        """Return a buffer of so many bytes, zeros. Raises ``OutOfMemory``."""
+        size = max(-(-size // 16) * 16, 16)
+        if size > self.limits.buffer:
+            raise OutOfMemory(
+                f"A buffer of {size:,} bytes is more than {self.adapter.info['device']} takes.",
+                [f"its driver allows {self.limits.buffer:,} bytes"],
+            )
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+        with self._lock:
+            return self.device.create_buffer(size=size, usage=usage)
+
+    def upload(self, parts: Sequence[npt.NDArray[Any]]) -> Any:
+        """Return a buffer that has these arrays one after the other."""
+        made = self.buffer(sum(part.nbytes for part in parts))
+        at = 0
+        for part in parts:
+            self.write(made, at, part)
+            at += part.nbytes
+        return made
+
+    def write(self, buffer: Any, at: int, data: npt.NDArray[Any]) -> None:
+        """Put an array at a byte that four divides; its bytes, too, are a multiple of four."""
+        if data.nbytes:
+            with self._lock:
+                self.device.queue.write_buffer(buffer, at, np.ascontiguousarray(data))
+
+    def read(self, buffer: Any, at: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of a buffer, once all that was submitted is done."""
+        with self._lock:
+            return np.frombuffer(self.device.queue.read_buffer(buffer, at, size), np.uint8)
+
+    def copy(self, moves: Sequence[tuple[Any, int, Any, int, int]]) -> None:
+        """Copy between buffers: (from, at, to, at, bytes)."""
+        with self._lock:
+            encoder = self.device.create_command_encoder()
+            for source, first, target, second, size in moves:
+                if size:
+                    encoder.copy_buffer_to_buffer(source, first, target, second, size)
+            self.device.queue.submit([encoder.finish()])
+
+    def bind(self, kernel: Kernel, buffers: Sequence[Any], x: int, y: int = 1) -> Dispatch:
+        """Return a kernel over buffers."""
+        assert len(buffers) == len(kernel.writes) == len(kernel.reaches) <= BINDINGS
+        for buffer, reach in zip(buffers, kernel.reaches, strict=True):
+            assert reach <= buffer.size, f"a kernel reaches {reach} bytes of a buffer of {buffer.size}"
+            assert buffer.size <= self.limits.binding, "a buffer is larger than a binding may be"
+        assert kernel.workgroup_bytes <= self.limits.workgroup, "a kernel has more memory than a workgroup"
+        assert max(x, y) <= self.limits.groups, "there are more workgroups than a driver takes"
+        with self._lock:
+            groups, pipeline = self._pipeline(kernel)
+            entries = [{"binding": i, "resource": {"buffer": b}} for i, b in enumerate(buffers)]
+            return Dispatch(pipeline, self.device.create_bind_group(layout=groups, entries=entries), x, y)
+
+    def _pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
+        if kernel.writes not in self._layouts:
+            kinds = [
+                {"type": wgpu.BufferBindingType.storage if writes else wgpu.BufferBindingType.read_only_storage}
+                for writes in kernel.writes
+            ]
+            entries = [
+                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": kind} for i, kind in enumerate(kinds)
+            ]
+            groups = self.device.create_bind_group_layout(entries=entries)
+            self._layouts[kernel.writes] = groups, self.device.create_pipeline_layout(bind_group_layouts=[groups])
+        groups, layout = self._layouts[kernel.writes]
+        if kernel.code not in self._pipelines:
+            stage = {"module": self._module(kernel.code), "entry_point": "main"}
+            self._pipelines[kernel.code] = self.device.create_compute_pipeline(layout=layout, compute=stage)
+        return groups, self._pipelines[kernel.code]
+
+    def _module(self, code: str) -> Any:
+        """Compile a shader without checks of each access."""
+        text = native.to_c_string_view(code)
+        source = native.new_struct_p("WGPUShaderSourceWGSL *", code=text)
+        source[0].chain.next = native.ffi.NULL
+        source[0].chain.sType = native.lib.WGPUSType_ShaderSourceWGSL
+        chain = native.ffi.cast("WGPUChainedStruct *", source)
+        described = native.new_struct_p(
+            "WGPUShaderModuleDescriptor *", nextInChain=chain, label=native.to_c_string_view("rung")
+        )
+        checks = 0  # WGPUShaderRuntimeChecks: none
+        module = native.libf.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, described, checks)
+        return native.GPUShaderModule("rung", module, self.device)
+
+    def run(self, dispatches: Sequence[Dispatch], rows: int = 1) -> None:
+        """Submit kernels for some rows of activations; each kernel sees what those before it have written."""
+        with self._lock:
+            encoder = self.device.create_command_encoder()
+            work = encoder.begin_compute_pass()
+            for each in dispatches:
+                work.set_pipeline(each.pipeline)
+                work.set_bind_group(0, each.group)
+                work.dispatch_workgroups(each.x or rows, each.y or rows)
+            work.end()
+            self.device.queue.submit([encoder.finish()])
+
+
+_opening = threading.Lock()
+
+
+def gpu(device: str) -> Gpu:
+    """Return the GPU with that id, ``webgpu:0``; opened once. Raises ``DeviceLost`` where it is not there any more."""
+    with _opening:
+        return _open(device)
+
+
+@functools.cache
+def _open(device: str) -> Gpu:
+    found = next((each for each in detect.devices(software_adapters=True) if each.id == device), None)
+    try:
+        if found is None:
+            raise LookupError(f"no adapter has the number of {device}")
+        return Gpu(open_adapter(found))
+    except LookupError as error:
+        raise DeviceLost(f"{device} is not there any more.", [str(error)], ["rung devices --probe"]) from error

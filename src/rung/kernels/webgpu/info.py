@@ -1,0 +1,19 @@
+"""The 64 words that a step gives its kernels: the position of each row, where the block table of its sequence begins,
+the rows of which logits are computed, the ids of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Rows of activations that kernels compute at most.
+MOST_ROWS = 16
+POSITION, TABLE, SELECTED, TOKEN, INFO = 0, 16, 32, 48, 64
+
+
+def declare(kinds: Sequence[str], writes: Sequence[int]) -> str:
+    """Return the declarations of a shader's buffers, ``name: type`` each, of which some are written."""
+    access = ["read_write" if number in writes else "read" for number in range(len(kinds))]
+    return "\n".join(
+        f"@group(0) @binding({number}) var<storage, {mode}> {kind};"
+        for number, (mode, kind) in enumerate(zip(access, kinds, strict=True))
+    )

@@ -1,0 +1,1 @@
+"""Whole tokens through WebGPU: ``program`` is a model on a GPU, ``step`` the rung."""

@@ -1,0 +1,274 @@
+"""A model on a GPU through WebGPU: its weights, the buffers between kernels, and programs of kernels.
+
+What a model is made of lies in buffers that are made once. A program, the kernels of so many rows with their buffers,
+is made when it is first needed: for 1, 4 and 16 rows, and for each adapter.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rung.core.errors import OutOfMemory
+from rung.formats.codec import Floats
+from rung.kernels.webgpu.glue import Heads, add_and_norm, attend, rope_and_store
+from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
+from rung.kernels.webgpu.info import INFO, MOST_ROWS
+from rung.kernels.webgpu.linear import Product, Segment
+from rung.kernels.webgpu.matrix import Matrix, Piece, join
+from rung.ops.decode_step.parts import Adapter, Pool
+from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+
+#: Rows that there are programs for: each has shaders of its own, which a driver compiles.
+SIZES = (1, 4, MOST_ROWS)
+
+
+class Vectors:
+    """Gains and biases of one buffer, each at a multiple of four float32."""
+
+    def __init__(self, device: Gpu, parts: Sequence[Floats | None]) -> None:
+        """Bring them there; ``places`` are where they begin, -1 for those that are not there."""
+        self.places, at, padded = [], 0, []
+        for part in parts:
+            self.places.append(-1 if part is None else at)
+            if part is not None:
+                padded.append(np.concatenate([part, np.zeros(-len(part) % 4, np.float32)]).astype(np.float32))
+                at += len(padded[-1])
+        self.size = at
+        self.buffer = device.upload(padded) if padded else device.buffer(16)
+
+
+class Change(NamedTuple):
+    """The change by an adapter of weights that are computed together: the words of each segment, ``changes`` in a
+    buffer of so many float32, and what multiplies the activations first (None where nothing is changed)."""
+
+    segments: list[dict[str, int]]
+    buffer: Any
+    size: int
+    down: Matrix | None
+
+
+class Linears:
+    """Weights that have their input in common."""
+
+    def __init__(self, device: Gpu, linears: Sequence[Biased], gated: bool = False) -> None:
+        self.linears = linears
+        self.matrices: list[Matrix] = [_matrix(each) for each in linears]
+        join(self.matrices)
+        if gated and len(linears) == 1 and (len(self.matrices[0].pieces) > 1 or self.matrices[0].shape[0] % 32):
+            raise OutOfMemory(
+                f"Gate and up of a layer are one weight of {self.matrices[0].shape[0]:,} rows, which cannot be halved.",
+                [f"its driver binds {device.limits.binding:,} bytes of a buffer at once"],
+            )
+
+    def change(self, device: Gpu, adapter: Adapter | None) -> Change:
+        """Return what an adapter adds here."""
+        found = [None if adapter is None else adapter.arrays(each.role) for each in self.linears]
+        segments: list[dict[str, int]] = []
+        parts, downs, at, low = [], [], 0, 0
+        for arrays in found:
+            if arrays is None:
+                segments.append({})
+                continue
+            down, up, factor = arrays
+            words = {"rank": up.shape[1], "up": at, "low": low, "factor": -1}
+            parts.append(up.reshape(-1))
+            at, low = at + up.size, low + up.shape[1]
+            if factor is not None:
+                words["factor"] = at
+                parts.append(factor)
+                at += factor.size
+            downs.append(down)
+            segments.append(words)
+        if not downs:
+            return Change(segments, None, 0, None)
+        whole = np.concatenate([np.asarray(part, np.float32) for part in parts])
+        filled = np.concatenate([whole, np.zeros(-len(whole) % 4, np.float32)])
+        return Change(segments, device.upload([filled]), at, Matrix.of_floats(device, np.concatenate(downs)))
+
+
+def _matrix(linear: Biased) -> Matrix:
+    state = linear.linear.state  # type: ignore[attr-defined]  # of a rung whose packing is webgpu
+    assert isinstance(state, Matrix), "check_webgpu lets no other linear come here"
+    return state
+
+
+class Layer:
+    """One layer's weights and vectors."""
+
+    def __init__(self, device: Gpu, weights: LayerWeights) -> None:
+        self.weights = weights
+        self.inputs, self.output = Linears(device, weights.inputs), Linears(device, [weights.output])
+        self.widen, self.narrow = Linears(device, weights.widen, gated=True), Linears(device, [weights.narrow])
+        groups = (self.inputs, self.output, self.widen, self.narrow)
+        norms = [weights.attention_norm, weights.q_norm, weights.k_norm]
+        norms += [weights.attention_post_norm, weights.mlp_norm, weights.mlp_post_norm]
+        self.vectors = Vectors(device, [*norms, *(each.bias for group in groups for each in group.linears)])
+        self.attention, self.q, self.k, self.attention_post, self.mlp, self.mlp_post, *biases = self.vectors.places
+        taken = iter(biases)
+        self.biases = [[next(taken) for _ in group.linears] for group in groups]
+
+
+class State:
+    """A model on a GPU: weights, the buffers between kernels, and programs."""
+
+    def __init__(self, weights: Weights, pool: Pool) -> None:
+        self.weights, self.pool, self.shape = weights, pool, weights.shape
+        self.gpu = gpu(weights.layers[0].device)
+        self.layers = [Layer(self.gpu, each) for each in weights.layers]
+        self.head = Linears(self.gpu, [weights.head])
+        self.norm = Vectors(self.gpu, [weights.norm])
+        self.per_sequence = -(-pool.context // pool.block)
+        shape, buffer = self.shape, lambda numbers: self.gpu.buffer(4 * MOST_ROWS * numbers)
+        self.wide = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        self.hidden, self.qkv, self.added = buffer(shape.hidden), buffer(self.wide), buffer(shape.hidden)
+        self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
+        self.logits, self.normed = buffer(shape.vocabulary), buffer(shape.hidden)
+        self.info, self.other_info = self.gpu.buffer(4 * INFO), self.gpu.buffer(4 * INFO)
+        self.tables = [buffer(self.per_sequence) for _ in range(pool.groups)]
+        self.turns = [buffer(each.dims) for each in weights.frequencies]
+        rows = getattr(weights.look_up, "state", None)
+        #: The weight of a tied head, which the GPU has the rows of the embedding from.
+        self.embedding = rows if isinstance(rows, Matrix) and len(rows.pieces) == 1 else None
+        self.plain = Program(self, None)
+        self.adapted: weakref.WeakKeyDictionary[Adapter, Program] = weakref.WeakKeyDictionary()
+
+    def program(self, adapter: Adapter | None) -> Program:
+        """Return the kernels of rows with an adapter, or with none."""
+        if adapter is None:
+            return self.plain
+        if adapter not in self.adapted:
+            self.adapted[adapter] = Program(self, adapter)
+        return self.adapted[adapter]
+
+    def heads(self, layer: int) -> Heads:
+        """Return where the keys and values of a layer lie."""
+        shape, lies = self.shape, self.pool.layer(layer)
+        return Heads(
+            shape.heads, shape.kv_heads, shape.head_dim, self.pool.block, self.pool.dtype == "f16",
+            lies.values // 2, lies.values // 4, lies.head // 4, lies.row // 4,
+            self.pool.buffer(layer).size // 4, MOST_ROWS * self.per_sequence,
+        )  # fmt: skip
+
+
+class Program:
+    """The kernels of rows that have one adapter, or none."""
+
+    def __init__(self, state: State, adapter: Adapter | None) -> None:
+        self._state = weakref.proxy(state)
+        groups = [g for each in state.layers for g in (each.inputs, each.output, each.widen, each.narrow)]
+        self._changes = {id(group): group.change(state.gpu, adapter) for group in (*groups, state.head)}
+        most = max((each.down.shape[0] for each in self._changes.values() if each.down is not None), default=0)
+        self._low = state.gpu.buffer(4 * MOST_ROWS * max(most, 4))
+        self._layers: dict[int, list[Dispatch]] = {}
+        self._heads: dict[int, list[Dispatch]] = {}
+
+    def layers(self, rows: int) -> list[Dispatch]:
+        """Return the kernels from hidden states before the first layer to those after the last."""
+        if rows not in self._layers:
+            self._layers[rows] = [kernel for layer in self._state.layers for kernel in self._layer(layer, rows)]
+        return self._layers[rows]
+
+    def head(self, rows: int) -> list[Dispatch]:
+        """Return the kernels of the logits of so many selected rows."""
+        if rows not in self._heads:
+            s = self._state
+            options = {"gain": 0, "softcap": s.shape.logit_softcap, "selected": True}
+            found = self._products(s.head, [-1], s.norm, s.hidden, s.logits, rows, **options)
+            self._heads[rows] = list(found)
+        return self._heads[rows]
+
+    def _layer(self, layer: Layer, rows: int) -> Iterator[Dispatch]:
+        s, shape, device = self._state, self._state.shape, self._state.gpu
+        vectors, index = layer.vectors, layer.weights.index
+        rope, heads, cache = s.weights.frequencies[layer.weights.rope], s.heads(index), s.pool.buffer(index)
+        tables, turns = s.tables[s.pool.layer(index).group], s.turns[layer.weights.rope]
+        inputs, output, widen, narrow = layer.biases
+        yield from self._products(layer.inputs, inputs, vectors, s.hidden, s.qkv, rows, gain=layer.attention)
+        kernel = rope_and_store(heads, rope.dims, rope.interleaved, vectors.size, layer.q, layer.k, shape.norm_epsilon)
+        yield device.bind(kernel, [vectors.buffer, s.info, tables, turns, s.qkv, cache], heads.all, 0)
+        kernel = attend(heads, shape.attention_scale, layer.weights.window, shape.attention_softcap)
+        yield device.bind(kernel, [s.info, tables, s.qkv, cache, cache, s.mixed], shape.heads, 0)
+        yield from self._sum(layer.output, output, vectors, s.mixed, rows, layer.attention_post)
+        options = {"gain": layer.mlp, "activation": shape.activation}
+        yield from self._products(layer.widen, widen, vectors, s.hidden, s.inner, rows, **options)
+        yield from self._sum(layer.narrow, narrow, vectors, s.inner, rows, layer.mlp_post)
+
+    def _sum(
+        self, group: Linears, biases: list[int], vectors: Vectors, x: Any, rows: int, post: int
+    ) -> Iterator[Dispatch]:
+        """Yield the kernels that add a product to the hidden states, with a norm of its own if ``post`` is its gain."""
+        s = self._state
+        if post < 0:
+            yield from self._products(group, biases, vectors, x, s.hidden, rows, residual=True)
+            return
+        yield from self._products(group, biases, vectors, x, s.added, rows)
+        kernel = add_and_norm(s.shape.hidden, vectors.size, s.shape.norm_epsilon, post, normed=False)
+        yield s.gpu.bind(kernel, [vectors.buffer, s.info, s.added, s.hidden], 0)
+
+    def _products(
+        self, group: Linears, biases: list[int], vectors: Vectors, x: Any, y: Any, rows: int, **options: Any
+    ) -> Iterator[Dispatch]:
+        """Yield the kernels of weights that have their input in common."""
+        s, change = self._state, self._changes[id(group)]
+        columns, gain = group.matrices[0].shape[1], options.pop("gain", -1)
+        options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "rows": rows, "columns": columns}
+        beside = [vectors.buffer, s.info, x, y]
+        if change.down is not None:
+            options |= {"changes": change.size, "low": change.down.shape[0]}
+            beside += [change.buffer, self._low]
+            yield self._down(change.down, vectors, x, rows, columns, gain, options.get("selected", False))
+        for start, pieces in _together(group.matrices, bool(options.get("activation"))):
+            parts = [
+                Segment(group.matrices[n].layout, piece.rows, piece.base, bias=biases[n], **change.segments[n])
+                for n, piece in pieces
+            ]
+            stride = (
+                group.matrices[0].shape[0] if options.get("activation") else sum(m.shape[0] for m in group.matrices)
+            )
+            if options.get("activation") and len(parts) == 1:
+                parts = _halves(parts[0])
+                stride //= 2
+            product = Product(tuple(parts), gain=gain, start=start, stride=stride, **options)
+            buffer = pieces[0][1].buffer
+            yield s.gpu.bind(product.kernel(), [buffer, buffer, *beside], *product.grid)
+
+    def _down(
+        self, down: Matrix, vectors: Vectors, x: Any, rows: int, columns: int, gain: int, selected: bool
+    ) -> Dispatch:
+        s, piece = self._state, down.pieces[0]
+        segment = (Segment(down.layout, piece.rows),)
+        product = Product(segment, columns, rows, vectors.size, gain, s.shape.norm_epsilon, selected=selected)
+        buffers = [piece.buffer, piece.buffer, vectors.buffer, s.info, x, self._low]
+        device: Gpu = s.gpu
+        return device.bind(product.kernel(), buffers, *product.grid)
+
+
+def _halves(both: Segment) -> list[Segment]:
+    """Return gate and up of one weight that has both."""
+    rows = both.rows // 2
+    gate = replace(both, rows=rows, whole=both.rows)
+    bias, factor = (place + rows if place >= 0 else -1 for place in (both.bias, both.factor))
+    return [gate, replace(gate, first=rows, bias=bias, up=both.up + rows * both.rank, factor=factor)]
+
+
+def _together(matrices: Sequence[Matrix], pairs: bool) -> Iterator[tuple[int, list[tuple[int, Piece]]]]:
+    """Yield pieces that one kernel computes, with the number of their matrix, and the first row of their result."""
+    whole = [piece for matrix in matrices for piece in matrix.pieces]
+    if pairs:
+        start = 0
+        for both in zip(*(matrix.pieces for matrix in matrices), strict=True):
+            yield start, list(enumerate(both))
+            start += both[0].rows
+    elif len({id(piece.buffer) for piece in whole}) == 1:
+        yield 0, [(number, matrix.pieces[0]) for number, matrix in enumerate(matrices)]
+    else:
+        start = 0
+        for number, matrix in enumerate(matrices):
+            for piece in matrix.pieces:
+                yield start, [(number, piece)]
+                start += piece.rows

@@ -1,0 +1,143 @@
+"""Whole tokens on a GPU through WebGPU, in float32: six kernels a layer, one command buffer for up to 16 rows."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rung.formats.codec import Floats
+from rung.kernels.webgpu.glue import add_and_norm, embed, embed_groups
+from rung.kernels.webgpu.gpu import Dispatch
+from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, SELECTED, TABLE, TOKEN
+from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
+from rung.ops.decode_step.webgpu.program import SIZES, State
+from rung.ops.decode_step.weights import Weights
+
+#: Positions of a block of the cache.
+BLOCK = 64
+
+
+class Row(NamedTuple):
+    """A row of a batch: the number of its sequence, its token and position."""
+
+    sequence: int
+    token: int
+    position: int
+    wants_logits: bool
+    state: int  # of the hidden states that its sequence wants, -1 for none
+
+
+class Step:
+    """See ``rung.ops.decode_step``."""
+
+    block = BLOCK
+
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
+        """Join weights that are computed together, and make the buffers between kernels."""
+        return State(weights, pool)
+
+    def same_bytes(self, state: State) -> bool:
+        """Return False: a row alone is added up in another order than several."""
+        return False
+
+    def rows_without_torch(self, state: State) -> int | None:
+        """Return None: nothing here knows torch."""
+        return None
+
+    def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
+        """Return logits [wanted, vocabulary] f32."""
+        found = [np.empty((0, state.shape.vocabulary), np.float32)]
+        for adapter, rows in _passes(batch):
+            logits = _pass(state, batch, rows, adapter)
+            if logits is not None:
+                found.append(logits)
+        return np.concatenate(found)
+
+
+def _passes(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, list[Row]]]:
+    """Yield rows that are computed together: up to 16 that follow each other, with one adapter."""
+    rows: list[Row] = []
+    adapter: Adapter | None = None
+    for number, each in enumerate(batch):
+        count = len(each.tokens)
+        states = 0 if each.states is None else len(each.states)
+        for at, token in enumerate(each.tokens):
+            if rows and (len(rows) == MOST_ROWS or each.adapter is not adapter):
+                yield adapter, rows
+                rows = []
+            adapter = each.adapter
+            rows.append(Row(number, token, each.start + at, at >= count - each.logits, max(at - count + states, -1)))
+    if rows:
+        yield adapter, rows
+
+
+def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter: Adapter | None) -> Floats | None:
+    """Compute rows; return the logits of those that want them, or None."""
+    device, shape, count = state.gpu, state.shape, _size(len(rows))
+    info = np.zeros(INFO, np.uint32)
+    info[POSITION : POSITION + len(rows)] = [row.position for row in rows]
+    info[TOKEN : TOKEN + len(rows)] = [row.token for row in rows]
+    slots = list(dict.fromkeys(row.sequence for row in rows))
+    info[TABLE : TABLE + len(rows)] = [slots.index(row.sequence) * state.per_sequence for row in rows]
+    wanted = [number for number, row in enumerate(rows) if row.wants_logits]
+    info[SELECTED : SELECTED + len(wanted)] = wanted
+    device.write(state.info, 0, info)
+    last = {row.sequence: row.position for row in rows}
+    for group, buffer in enumerate(state.tables):
+        for slot, number in enumerate(slots):
+            table = _table(batch[number].cache, group, last[number] // state.pool.block + 1)
+            device.write(buffer, 4 * slot * state.per_sequence, table.astype(np.uint32))
+    positions = np.array([row.position for row in rows], np.int64)
+    for frequencies, buffer in zip(state.weights.frequencies, state.turns, strict=True):
+        device.write(buffer, 0, np.concatenate(frequencies.table(positions), axis=1))
+    program = state.program(adapter)
+    work = [*_embed(state, rows), *program.layers(count)]
+    if wanted:
+        work += program.head(_size(len(wanted)))
+    states = [number for number, row in enumerate(rows) if row.state >= 0]
+    if states:
+        info[SELECTED : SELECTED + len(states)] = states
+        device.write(state.other_info, 0, info)
+        kernel = add_and_norm(shape.hidden, state.norm.size, shape.norm_epsilon, 0, normed=True)
+        buffers = [state.norm.buffer, state.other_info, state.hidden, state.normed]
+        work.append(device.bind(kernel, buffers, len(states)))
+    device.run(work, len(rows))
+    if states:
+        normed = device.read(state.normed, 0, 4 * len(states) * shape.hidden).view(np.float32).reshape(len(states), -1)
+        for number, values in zip(states, normed, strict=True):
+            target = batch[rows[number].sequence].states
+            assert target is not None
+            target[rows[number].state] = values
+    if not wanted:
+        return None
+    size = 4 * len(wanted) * shape.vocabulary
+    return device.read(state.logits, 0, size).view(np.float32).reshape(len(wanted), -1)
+
+
+def _embed(state: State, rows: Sequence[Row]) -> list[Dispatch]:
+    """Return the kernel of the embedding, or write its rows, which the CPU looks up."""
+    if (weight := state.embedding) is not None:
+        piece, (height, columns) = weight.pieces[0], weight.shape
+        kernel = embed(weight.layout, height, columns, piece.base, state.shape.embedding_scale)
+        groups = embed_groups(columns)
+        return [state.gpu.bind(kernel, [piece.buffer, piece.buffer, state.info, state.hidden], groups, 0)]
+    found = state.weights.look_up.rows([row.token for row in rows])
+    state.gpu.write(state.hidden, 0, found * np.float32(state.shape.embedding_scale))
+    return []
+
+
+def _size(rows: int) -> int:
+    """Return the rows of the program that so many rows need."""
+    return next(size for size in SIZES if size >= rows)
+
+
+def _table(cache: Cache, group: int, count: int) -> npt.NDArray[np.int64]:
+    """Return the first entries of a block table."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(cache.table(group)))
+
+
+RUNG = Step()

@@ -1,0 +1,95 @@
+"""Language models through WebGPU on a software adapter: logits against those of transformers, answers, counts."""
+
+import numpy as np
+import pytest
+from tests.fixtures import references
+from tests.support.devices import software_adapter
+
+import rung
+from rung.core.types import Case
+from rung.core.value import FrozenDict
+from rung.ops import LADDERS
+from rung.ops.decode_step import self_check
+
+adapter = software_adapter()
+#: One of each kind: biases, norms of q and k, one weight for gate and up, windows and soft caps, mixed formats.
+FEW = ("qwen2-f32", "qwen3-f32", "phi3-f32", "gemma2-q8_0", "gemma3-f32", "llama-q4_k_m", "llama-iq2_s")
+#: The divergence of a quantized fixture is that of its recorded logits, which are float16.
+BAR, RECORDED = 1e-11, 1e-6
+PROMPT = "The model runs on a device with"
+
+
+def load(name, adapter, **options):
+    fixture = references.fixture(name)
+    return rung.load(str(fixture.path), device=adapter.id, context=fixture.context, **options)
+
+
+def slow_but(few):
+    names = [fixture.name for fixture in references.fixtures()]
+    return [pytest.param(name, marks=() if name in few else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", slow_but(FEW))
+def test_logits_are_those_of_transformers(adapter, name):
+    model, recorded = load(name, adapter, cache_type="f32"), np.load(references.FOLDER / f"{name}.npz")
+    assert model.report.rungs["decode_step f32"] == "webgpu.f32"
+    bar, right = BAR if recorded["logits"].dtype == np.float32 else RECORDED, recorded["logits"].astype(np.float32)
+    at_once = np.asarray(model.logits(recorded["ids"].tolist()))
+    for found in (at_once, references.token_by_token(model, recorded["ids"])):
+        agreement = references.agreement(right, found)
+        assert agreement.divergence < bar
+        assert agreement.same_choice == 1
+
+
+def test_answers_are_those_of_the_processor_and_of_company(adapter):
+    here, there = rung.load("demo", device="cpu"), rung.load("demo", device=adapter.id)
+    prompts = [PROMPT, "Memory is", "A plan", "Precision of"]
+    options = {"max_tokens": 12, "temperature": 0, "raw": True}
+    right = ["".join(here.generate(prompt, **options)) for prompt in prompts]
+    assert ["".join(there.generate(prompt, **options)) for prompt in prompts] == right
+    assert [answer.text for answer in there.generate_many(prompts, [options] * len(prompts), progress=False)] == right
+
+
+def test_a_prefix_is_shared_inside_a_block(adapter):
+    """What is copied of a block goes through the processor's memory and back."""
+    model = rung.load("demo", device=adapter.id)
+    text = "the model runs on a device " * 20
+    first = "".join(model.generate(text + "and", max_tokens=8, temperature=0, raw=True))
+    again = model.generate(text + "and", max_tokens=8, temperature=0, raw=True)
+    assert "".join(again) == first
+    assert again.result["cached_tokens"] > 64
+
+
+def case(format, head_dim):
+    options = {"head_dim": head_dim, "linears": ("webgpu.rows",), "devices": 1}
+    return Case("decode_step", format, "f32", (2, 64, 96, 83), FrozenDict(options))
+
+
+def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
+    """Windows, soft caps, LoRA, DoRA and rows of three sequences are part of it."""
+    from rung.ops.decode_step.webgpu import program
+
+    rung_ = LADDERS["decode_step"].rung("webgpu.f32")
+    assert self_check.check(rung_, case("f16", 64), adapter.id) == ""
+    plain = program.attend
+    faults = {
+        "window": lambda heads, scale, window, softcap: plain(heads, scale, window and window + 1, softcap),
+        "soft cap": lambda heads, scale, window, softcap: plain(heads, scale, window, None),
+        "scale": lambda heads, scale, window, softcap: plain(heads, scale * 1.02, window, softcap),
+    }
+    for name, fault in faults.items():
+        monkeypatch.setattr(program, "attend", fault)
+        assert self_check.check(rung_, case("f16", 64), adapter.id), name
+
+
+def test_a_token_is_one_command_buffer_of_six_kernels_a_layer(adapter, monkeypatch):
+    from rung.kernels.webgpu.gpu import gpu
+
+    model, device, counts = load("llama-q4_k_m", adapter), gpu(adapter.id), []
+    "".join(model.generate(PROMPT, max_tokens=2, temperature=0, raw=True))
+    run = device.run
+    monkeypatch.setattr(device, "run", lambda work, rows=1: (counts.append(len(work)), run(work, rows)))
+    tokens = list(model.generate(PROMPT + " 16", max_tokens=4, temperature=0, raw=True))
+    layers = len(model.card.decoder.layers)
+    assert tokens
+    assert counts[-3:] == [6 * layers + 2] * 3
