@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,7 +146,7 @@ def open_adapter(device: Device) -> Any:
 
     Raises ``LookupError`` with a sentence where it has gone since it was listed.
     """
-    wgpu: Any = importlib.import_module("wgpu")
+    wgpu = _wgpu()
     expected = Adapter.from_json(device.details["adapter"])
     there = list(wgpu.gpu.enumerate_adapters_sync())
     by_place = sorted(enumerate(there), key=lambda each: each[0] != expected.index)
@@ -267,9 +268,15 @@ def _ask() -> Listing:
     return Listing((), trouble, time.time() + _FAILED_FOR)
 
 
+def _wgpu() -> Any:
+    """Import ``wgpu``, where libraries of window systems write to stderr if there is no folder for sockets."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    return importlib.import_module("wgpu")
+
+
 def print_adapters() -> None:
     """Print all adapters as one line of JSON: the whole work of the child."""
-    wgpu: Any = importlib.import_module("wgpu")
+    wgpu = _wgpu()
     found = [_described(index, each) for index, each in enumerate(wgpu.gpu.enumerate_adapters_sync())]
     print(json.dumps([each.to_json() for each in found]))
 
