@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.planning.network_spec import Subject
 from rung.planning.speed import Group, rates
@@ -56,10 +57,20 @@ def seconds(device, subject, count=7e9, size=3.9e9, rung="webgpu.rows"):
     return 1 / rates((group,), subject, device, 4096, "f16", 1).decode
 
 
+def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
+    card = replace(catalog.device("3090"), bandwidth=1e9)
+    group = Group("q4_0", "webgpu.rows", False, 7e9, 3.9e9)
+    made = rates((group,), subject, card, 4096, "f16", 512)
+    assert 14 < made.prefill / made.decode < 18  # a token reads the cache, too
+    quick = replace(card, bandwidth=1e14, peaks=FrozenDict(f32=1e12))
+    made = rates((group,), subject, quick, 4096, "f16", 512)
+    assert made.prefill < 16 * 1e12 / (7e9 * 2 * 19)
+
+
 def test_a_token_takes_its_bytes_or_its_instructions_and_its_dispatches(subject):
     card = catalog.device("3090")
     bound = seconds(card, subject)
     dispatches = bound - 3.9e9 / (0.75 * card.bandwidth)
-    assert 3e-6 * 5 * 32 < dispatches < 6e-6 * 5 * 32  # 3 to 5 µs each, and a little for the cache
+    assert 3e-6 * 6 * 32 < dispatches < 6e-6 * 6 * 32  # 3 to 5 µs each, and a little for the cache
     assert seconds(replace(card, bandwidth=card.bandwidth * 1e3), subject) > 7e9 * 8 / card.peaks["f32"]
     assert seconds(card, subject, rung="torch.decode") > 5 * bound

@@ -21,8 +21,8 @@ A token takes the time of its weights, of the keys and values that it reads, and
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach;
 of a processor of the catalog the instructions that its cores end and its kernels take (``instructions``). A token then
 takes as long as its bytes or as its instructions, whichever is longer. The same of kernels for GPUs that multiply
-weights as they are packed (``webgpu.``), whose token is one command buffer: between two of its dispatches the GPU
-drains. ``benchmarks/published_decode.py`` holds that against what others measured.
+weights as they are packed (``webgpu.``), whose token is one command buffer: between two of its dispatches, six a layer,
+the GPU drains. ``benchmarks/published_decode.py`` holds that against what others measured.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import Device
 from rung.kernels import instructions
+from rung.kernels.webgpu.info import MOST_ROWS
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step import ROWS
 from rung.ops.linear import DECODING
@@ -57,8 +58,9 @@ _PACKED_PER_SECOND = 3e9
 #: (docs/cpus.md), and no measurement of rung on them is known.
 _CPU_SHARE = 0.68
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
-_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4, "webgpu": 2e-5}
-#: Instructions of a thread for each weight in a row that f32 arithmetic multiplies, at most; the bar of its shaders.
+_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4, "webgpu": 2.4e-5}
+#: Instructions of a thread that decode a weight and multiply it with a row in f32, at most: the bar of the shaders. A
+#: further row of a pass takes one more.
 _INSTRUCTIONS = 4.0
 #: The same of each expert that a token visits in a network that transformers builds.
 _EXPERT_SECONDS = 1.3e-4
@@ -178,7 +180,8 @@ def rates(
     layers, computed = _layers(parts, subject, device), cache + sum(_one_row(g, device, bandwidth) for g in parts)
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
     once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
-    read = many + once / depth + _attention(subject, device, depth) + _between(subject, device, depth)
+    between = layers / MOST_ROWS if any(map(_in_place, parts)) else _between(subject, device, depth)
+    read = many + once / depth + _attention(subject, device, depth) + between
     if device.kind == "cpu" or not device.rates:
         return Rates(batch / (layers + computed), 1 / read)
     return Rates(batch / max(layers, computed), 1 / max(read, layers * _chunks(depth) / depth))
@@ -306,6 +309,8 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
 def _peak(group: Group, device: Device) -> float:
     """Operations per second with many rows of activations."""
     measured = _measured(group, device, " many")
+    if measured is None and _in_place(group):
+        return _peak_of_passes(group, device)
     if measured is None and group.rung.startswith("numba."):
         counted = instructions.seconds_of_product(device, group.format)
         measured = 2 / counted if counted else None
@@ -313,6 +318,13 @@ def _peak(group: Group, device: Device) -> float:
         measured
         or _peak_of("int8" if group.rung.startswith(("numba.row", "numba.mapped")) else "f32", device) * _PEAK_SHARE
     )
+
+
+def _peak_of_passes(group: Group, device: Device) -> float:
+    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows."""
+    bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
+    computed = group.count * 2 * (_INSTRUCTIONS + MOST_ROWS - 1) / _peak_of("f32", device)
+    return 2 * MOST_ROWS * group.count / max(group.bytes / bandwidth, computed)
 
 
 def _measured(group: Group, device: Device, rows: str = "") -> float | None:

@@ -90,6 +90,8 @@ def _plain(reason: str, device: Device, case: Case) -> str:
     words = {
         device.name: "it",
         f"runs on cpu, not on {device.kind}": f"not on {kind}",
+        f"runs on webgpu, not on {device.kind}": "for devices of WebGPU",
+        f"runs on cpu and webgpu, not on {device.kind}": "for a CPU and devices of WebGPU",
         f"for {case.format}": "for that format",
     }
     for word, plain in {**words, architecture: "it"}.items():
