@@ -276,6 +276,27 @@ def test_one_key_of_several_does_not_fill_the_queue():
     admission.enter("other", 1)
 
 
+def test_each_refusal_names_a_later_time_by_the_rate_of_answers():
+    clock = 1000.0
+    admission = Admission(most_waiting=10, clock=lambda: clock)
+    tickets = [admission.enter("", 1) for _ in range(11)]
+    for _ in range(40):  # an answer each 3 s
+        clock += 3
+        tickets.pop(0).release()
+        tickets.append(admission.enter("", 1))
+
+    def refusal() -> int:
+        with pytest.raises(ApiError) as refused:
+            admission.enter("", 1)
+        return refused.value.retry_after
+
+    found = [refusal() for _ in range(20)]
+    assert found == sorted(found)
+    assert [found[0], found[-1]] == pytest.approx([3, 60], rel=0.1)
+    clock += 60  # the places that were named are over
+    assert refusal() < 10
+
+
 def test_a_full_queue_is_503(server, endless):
     options = {"prompt": "the", "max_tokens": 400, "n": 16, "temperature": 1, "logit_bias": endless}
     body = json.dumps(options).encode()

@@ -74,7 +74,7 @@ def expected(model, asked) -> list[str]:
 
 
 def test_answers_go_on_with_the_same_bytes_when_their_engine_is_killed(tmp_path, asked, model):
-    with serving(tmp_path, "demo") as server:
+    with serving(tmp_path, "demo", "--parallel", "2") as server:
         found = read(server, asked, lambda: os.kill(server.engine(), signal.SIGKILL))
         assert [text for text, _ in found] == expected(model, asked)
         assert all("same_bytes_until" not in ran and not ran["steps"] for _, ran in found)
@@ -82,7 +82,7 @@ def test_answers_go_on_with_the_same_bytes_when_their_engine_is_killed(tmp_path,
 
 
 def test_a_kernel_that_fails_is_left_and_the_answer_says_where(tmp_path, asked, model, fault):
-    with serving(tmp_path, "demo", first=PLANTED) as server:
+    with serving(tmp_path, "demo", "--parallel", "2", first=PLANTED) as server:
         found = read(server, asked, lambda: fault.write_text("kernel"))
         assert not fault.exists()
         check_marks(found, expected(model, asked), model)
@@ -104,7 +104,7 @@ def check_marks(found, alone, model) -> None:
 
 
 def test_a_process_that_ends_in_its_own_code_goes_on_at_a_lower_level(tmp_path, asked, model, fault):
-    with serving(tmp_path, "demo", first=PLANTED) as server:
+    with serving(tmp_path, "demo", "--parallel", "2", first=PLANTED) as server:
         first = server.engine()
         found = read(server, asked, lambda: fault.write_text("segfault"))
         assert server.engine() != first
@@ -115,12 +115,12 @@ def test_a_process_that_ends_in_its_own_code_goes_on_at_a_lower_level(tmp_path, 
 
 
 def test_where_memory_is_short_a_new_process_goes_on(tmp_path, asked, model, fault):
-    with serving(tmp_path, "demo", first=PLANTED) as server:
+    with serving(tmp_path, "demo", "--parallel", "2", "--context", "512", first=PLANTED) as server:
         found = read(server, asked, lambda: fault.write_text("memory"))
         check_marks(found, expected(model, asked), model)
         (step,) = (step for step in found[0][1]["steps"] if step["op"] == "plan")
         assert (step["step"], step["reason"]) == ("out of memory", "The planted memory is full.")
-        assert step["to"] == "the same plan in a new process"  # the demo has no smaller one
+        assert step["to"] == "the same plan in a new process"  # none is smaller with that context
 
 
 def test_the_plan_after_short_memory_is_a_smaller_one(model):
@@ -135,7 +135,7 @@ def test_the_plan_after_short_memory_is_a_smaller_one(model):
 
 def test_a_lost_card_is_left_for_the_processor(tmp_path, asked, fault):
     pytest.importorskip("torch", reason="cards are simulated for torch")
-    with serving(tmp_path, "demo", "--device", "sim:p2200", first=PLANTED) as server:
+    with serving(tmp_path, "demo", "--parallel", "2", "--device", "sim:p2200", first=PLANTED) as server:
         found = read(server, {**asked, "max_tokens": 250}, lambda: fault.write_text("lost"))
         cut = [ran for _, ran in found if "same_bytes_until" in ran]  # the other may have ended before
         assert cut
@@ -146,7 +146,7 @@ def test_a_lost_card_is_left_for_the_processor(tmp_path, asked, fault):
 
 
 def test_a_bug_ends_its_answers_alone_and_one_that_always_kills_is_given_up(tmp_path, asked, fault):
-    with serving(tmp_path, "demo", first=PLANTED) as server:
+    with serving(tmp_path, "demo", "--parallel", "2", first=PLANTED) as server:
         fault.write_text("bug")
         status, body, _ = server.call("/v1/chat/completions", asked)
         assert (status, body["error"]["code"]) == (500, "engine-failed")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 
 from rung.server.errors import ApiError
 
@@ -12,19 +13,29 @@ from rung.server.errors import ApiError
 MOST_WAITING = 64
 #: Of all places one key may have, where there are several keys.
 _SHARE = 0.75
-#: Weight of the latest answer in the mean of seconds, and the mean before there is any.
-_LATEST, _FIRST_SECONDS = 0.2, 2.0
+#: Ends of answers by which their rate is known, and the seconds between two before there are any.
+_ENDS, _FIRST_SECONDS = 64, 2.0
+#: Seconds without an end after which earlier ones say nothing of the rate.
+_QUIET = 60.0
 
 
 class Admission:
-    """Count the answers that are computed or wait. ``shared``: there are several keys, so none may take all places."""
+    """Count the answers that are computed or wait. ``shared``: there are several keys, so none may take all places.
 
-    def __init__(self, most_waiting: int = MOST_WAITING, shared: bool = False) -> None:
-        self.most_waiting, self._shared = most_waiting, shared
+    A refusal says when there will be a place, by the rate at which answers end: the first one that becomes free is for
+    whoever was refused first, so each refusal names a later time than the one before it.
+    """
+
+    def __init__(
+        self, most_waiting: int = MOST_WAITING, shared: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most_waiting, self._shared, self._clock = most_waiting, shared, clock
         #: Answers that are computed at once.
         self.parallel = 1
         self._owners: Counter[str] = Counter()
-        self._seconds = _FIRST_SECONDS
+        self._ends: deque[float] = deque(maxlen=_ENDS)
+        #: When the last place will be free that a refusal has named by its clock.
+        self._promised = 0.0
 
     @property
     def taken(self) -> int:
@@ -36,7 +47,9 @@ class Admission:
         room = self.parallel + self.most_waiting
         share = math.ceil(room * _SHARE) if self._shared else room
         if self.taken + answers > room or self._owners[owner] + answers > share:
-            wait = math.ceil((self.taken + answers - room + 1) * self._seconds / self.parallel)
+            now = self._clock()
+            self._promised = max(self._promised, now) + answers * self.seconds_per_answer(now)
+            wait = math.ceil(self._promised - now)
             raise ApiError(
                 503,
                 f"{self.taken:,} answers are computed or wait, and there is room for {room:,}.",
@@ -46,11 +59,18 @@ class Admission:
         self._owners[owner] += answers
         return Ticket(self, owner, answers)
 
-    def leave(self, owner: str, answers: int, seconds: float) -> None:
-        """Give places back after so many seconds."""
+    def leave(self, owner: str, answers: int) -> None:
+        """Give places back."""
         self._owners[owner] -= answers
         self._owners += Counter()
-        self._seconds += _LATEST * (seconds - self._seconds)
+        self._ends.extend([self._clock()] * answers)
+
+    def seconds_per_answer(self, now: float) -> float:
+        """Return how long it takes that an answer ends, by the last of them; all places are taken."""
+        ends = [each for each in self._ends if now - each < _QUIET]
+        if len(ends) < 2:
+            return _FIRST_SECONDS / self.parallel
+        return (now - ends[0]) / len(ends)
 
 
 class Ticket:
@@ -58,10 +78,9 @@ class Ticket:
 
     def __init__(self, admission: Admission, owner: str, answers: int) -> None:
         self._admission, self._owner, self._answers = admission, owner, answers
-        self._begun = time.monotonic()
 
     def release(self) -> None:
         """Give the places back, once."""
         answers, self._answers = self._answers, 0
         if answers:
-            self._admission.leave(self._owner, answers, time.monotonic() - self._begun)
+            self._admission.leave(self._owner, answers)

@@ -37,6 +37,7 @@ from rung.server.protocol import (
     Proceed,
     Progress,
     Question,
+    Queued,
     Ready,
     Started,
     Stats,
@@ -154,6 +155,8 @@ class EngineClient:
         self.model: ModelInfo | None = None
         #: Why it could not be loaded, if that is so.
         self.failed: Failed | None = None
+        #: How many answers come before requests that wait for room, by id.
+        self.positions: dict[int, int] = {}
         #: Steps down since it was loaded, and what a process that is started again is loaded with.
         self.steps: list[dict[str, Any]] = []
         self._less: dict[str, Any] = {}
@@ -355,6 +358,8 @@ class EngineClient:
                 self._put_value(message)
                 if (request := self._requests.get(message.id)) is not None:
                     request.events.put_nowait(message)
+            case Queued():
+                self.positions = message.positions
             case SteppedDown():
                 if self._ready:  # else whoever loads the model has the same
                     self._step_down(message.step, message.options)
@@ -400,7 +405,7 @@ class EngineClient:
 
     def _lose(self) -> None:
         """Close the connection to a process that has ended or shall end. Its questions have no answer."""
-        self._ready = False
+        self._ready, self.positions = False, {}
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -15,6 +15,10 @@ from rung.server.errors import ApiError, invalid_body
 
 #: Bytes of a body at most, and seconds that it may take to come.
 MOST_BODY, BODY_SECONDS = 8 * 2**20, 60.0
+#: Name in an ASGI scope of what returns how many answers come before this one; 0 where it has begun.
+POSITION = "rung.position"
+#: Seconds between two comments with that number, the first of which comes at once.
+POSITION_SECONDS = 1.0
 #: Seconds of silence after which a stream has a comment, so that nobody between takes it for dead.
 PING_SECONDS = 5.0
 #: The last event of OpenAI's streams.
@@ -93,7 +97,8 @@ def event(data: Any, name: str = "") -> bytes:
 class Stream(Response):
     """A response whose parts come one by one. Where the client goes away, ``parts`` is closed at once.
 
-    ``ping`` is what is sent after ``PING_SECONDS`` without a part; empty for nothing.
+    ``ping`` is what is sent after ``PING_SECONDS`` without a part; empty for nothing, else an answer that waits for its
+    turn also says its place in the queue.
     """
 
     def __init__(
@@ -112,7 +117,7 @@ class Stream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         work = asyncio.create_task(self._send_parts(send))
         gone = asyncio.create_task(_until_gone(receive))
-        pings = asyncio.create_task(self._send_pings(send))
+        pings = asyncio.create_task(self._send_pings(send, scope.get(POSITION, lambda: 0)))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not gone.done():
@@ -129,11 +134,18 @@ class Stream(Response):
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_pings(self, send: Send) -> None:
+    async def _send_pings(self, send: Send, position: Callable[[], int]) -> None:
         loop = asyncio.get_running_loop()
         self._last = loop.time()
         while self._ping:
-            await asyncio.sleep(max(self._last + PING_SECONDS - loop.time(), 0.1))
-            if loop.time() - self._last >= PING_SECONDS:
-                self._last = loop.time()
-                await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+            if place := position():
+                await self._send_ping(send, b": queue position %d\n\n" % place)
+                await asyncio.sleep(POSITION_SECONDS)
+            elif loop.time() - self._last >= PING_SECONDS:
+                await self._send_ping(send, self._ping)
+            else:
+                await asyncio.sleep(min(self._last + PING_SECONDS - loop.time(), POSITION_SECONDS))
+
+    async def _send_ping(self, send: Send, ping: bytes) -> None:
+        self._last = asyncio.get_running_loop().time()
+        await send({"type": "http.response.body", "body": ping, "more_body": True})

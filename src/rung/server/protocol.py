@@ -216,6 +216,12 @@ class Started(msgspec.Struct, tag=True, frozen=True):
     is_reasoning: bool = False
 
 
+class Queued(msgspec.Struct, tag=True, frozen=True):
+    """How many answers come before each request that waits for room in the cache, by id; the others have begun."""
+
+    positions: dict[int, int]
+
+
 class SteppedDown(msgspec.Struct, tag=True, frozen=True):
     """A rung was left for a lower one: ``step`` as ``rung.core.types.StepDown`` has it. Tokens that come from now on
     are those of the lower one. With ``options`` the process ends: its successor is to be loaded with these."""
@@ -277,7 +283,7 @@ class Value(msgspec.Struct, tag=True, frozen=True):
     value: Any
 
 
-FromEngine = Progress | Planned | Note | Ready | SteppedDown | Started | Step | Finished | Failed | Value
+FromEngine = Progress | Planned | Note | Ready | SteppedDown | Queued | Started | Step | Finished | Failed | Value
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

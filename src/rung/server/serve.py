@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -143,7 +144,7 @@ async def _serve(
 ) -> None:
     """Serve until a signal; ``on_ready`` is called when the models of the command line are loaded."""
     pool = ModelPool(settings.models, settings.options, settings.memory, settings.keep_alive, on_note, on_progress)
-    service = Service(pool, Admission(settings.most_waiting, shared=len(keys) > 1))
+    service = Service(pool, partial(Admission, settings.most_waiting, shared=len(keys) > 1))
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
     config = http_config(app, settings.drain)

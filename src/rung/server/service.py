@@ -15,7 +15,7 @@ from starlette.responses import Response
 from rung.server.admission import Admission, Ticket
 from rung.server.engine_client import EngineClient, Event
 from rung.server.errors import ApiError, ErrorStyle, openai_error
-from rung.server.http import read_json, unless_gone
+from rung.server.http import POSITION, read_json, unless_gone
 from rung.server.metrics import Totals
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Echo, Finished, Generate, Started
@@ -27,10 +27,17 @@ class Service:
     """The models that are served, by the names that clients give them."""
 
     pool: ModelPool
-    admission: Admission = field(default_factory=Admission)
+    make_admission: Callable[[], Admission] = Admission
     totals: Totals = field(default_factory=Totals)
     responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self._admissions: dict[str, Admission] = {}
+
+    def admission(self, engine: EngineClient) -> Admission:
+        """Return the queue of a model."""
+        return self._admissions.setdefault(engine.name, self.make_admission())
 
     def engine(self, name: str | None) -> tuple[str, EngineClient]:
         """Return the model of a name, with the name that it is served by; without a name the first one.
@@ -103,13 +110,15 @@ class Call:
         _, engine = self.service.engine(model)
         generate.owner = self.owner
         info = await engine.wait_ready()
-        self.service.admission.parallel = info.parallel
+        admission = self.service.admission(engine)
+        admission.parallel = info.parallel
         try:
-            ticket = self.service.admission.enter(self.owner, generate.answers)
+            ticket = admission.enter(self.owner, generate.answers)
         except ApiError:
             self.service.totals.refused += 1
             raise
         answers = Answers(engine, engine.generate(generate), ticket, self.service.totals)
+        self.request.scope[POSITION] = lambda: engine.positions.get(generate.id, 0)
         try:
             await unless_gone(self.request, answers.begin())
         except BaseException:

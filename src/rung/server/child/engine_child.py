@@ -34,6 +34,7 @@ from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
+from rung.server.child.waiting import count_fitting, in_turn
 from rung.server.protocol import (
     Cancel,
     Counts,
@@ -51,6 +52,7 @@ from rung.server.protocol import (
     Planned,
     Proceed,
     Progress,
+    Queued,
     Ready,
     Render,
     Started,
@@ -118,12 +120,18 @@ class _Request:
 
 @dataclass
 class _Answer:
-    """One answer of a request, and how many of its tokens were sent."""
+    """One answer of a request: the tokens that its cache must have room for, and how many were sent."""
 
     request: _Request
     index: int
     generation: Generation
+    room: int
     sent: int = 0
+
+    @property
+    def owner(self) -> str:
+        """Return whose it is."""
+        return self.request.message.owner
 
 
 class EngineChild:
@@ -133,7 +141,9 @@ class EngineChild:
         self._channel, self._model, self._system = channel, model, system
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._waiting: list[_Answer] = []
         self._live: list[_Answer] = []
+        self._positions: dict[int, int] = {}
         self._steps, self._busy = 0, 0
         self._pool = ThreadPoolExecutor(_PREPARING, "prepare")
 
@@ -154,7 +164,7 @@ class EngineChild:
     def _counts(self) -> Counts:
         live = [answer.generation.sequence for answer in list(self._live)]
         processing = sum(sequence.cache is not None for sequence in live)
-        return Counts(processing, len(live) - processing + self._ready.qsize(), self._steps, self._busy)
+        return Counts(processing, len(live) - processing + len(self._waiting), self._steps, self._busy)
 
     def _answer(self, question: Encode | Decode | Render | Embed) -> None:
         """Answer a question that takes no steps of others. Raises ``RungError``."""
@@ -205,7 +215,8 @@ class EngineChild:
             if answered is not None:
                 ids, choice, mask = prompts[index // message.n], index % message.n, masks()
                 generation = model.start(ids, goes_on=not chats, choice=choice, mask=mask, answered=answered, **options)
-                request.answers.append(_Answer(request, index, generation, len(answered)))
+                room = self._room(len(ids), message.options.get("max_tokens"))
+                request.answers.append(_Answer(request, index, generation, room, len(answered)))
         if not request.cancelled:
             echoes = [self._echo(message, number, ids) for number, ids in enumerate(prompts)] if message.echo else []
             reasons = chats and model.has_reasoning
@@ -247,16 +258,39 @@ class EngineChild:
             self._busy += len(self._live)
             self._publish()
 
+    def _room(self, prompt: int, most: int | None) -> int:
+        """Return the tokens that an answer needs room for; where nobody says how many, its share of a context."""
+        context = self._model.plan.context
+        return min(prompt + (context // self._model.scheduler.parallel if most is None else most), context)
+
     def _begin(self) -> None:
-        """Take on the requests that are ready; wait for one where nothing is computed."""
-        while not self._live or not self._ready.empty():
-            request = self._ready.get()
-            if not request.cancelled:
-                for answer in request.answers:
-                    answer.generation.begin()
-                    if answer.sent:
-                        answer.generation.take()  # what a process before this one has sent
-                    self._live.append(answer)
+        """Take on the answers for which the cache has room; wait for a request where nothing is computed."""
+        while True:
+            while not self._ready.empty():
+                self._waiting += self._ready.get().answers
+            self._admit()
+            if self._live:
+                return
+            self._waiting += self._ready.get().answers
+
+    def _admit(self) -> None:
+        """Begin the answers that fit, and say how many come before the others."""
+        plan = self._model.plan
+        waiting = [each for each in self._waiting if not each.request.cancelled]
+        turns = in_turn(waiting, self._live) if waiting else []
+        count = count_fitting(turns, self._live, plan.context * plan.parallel, self._model.scheduler.parallel)
+        for answer in turns[:count]:
+            answer.generation.begin()
+            if answer.sent:
+                answer.generation.take()  # what a process before this one has sent
+            self._live.append(answer)
+        self._waiting = turns[count:]
+        positions: dict[int, int] = {}
+        for place, answer in enumerate(self._waiting):
+            positions.setdefault(answer.request.message.id, place + 1)
+        if positions != self._positions:
+            self._channel.send(Queued(positions))
+            self._positions = positions
 
     def _fail(self, error: Exception) -> None:
         """End all answers after a step that failed, or the process where a successor can go on with them."""
