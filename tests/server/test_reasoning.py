@@ -120,6 +120,7 @@ def test_a_budget_lets_only_the_closing_mark_through(model):
     assert follows(other, 3, True) is None
     assert follows(other, 2, False) is None  # it does not reason
     assert follows([*opening, *other], 2, False) == [close[0]]
+    assert follows([*opening, other[0]], 2, False) is None  # the opening mark is not of the budget
     assert follows([*other, *close, *other], 9, True) is None
     assert follows([*close, *other], len(close) + 2, True) is None  # closed before
     assert follows([], 0, True) == [close[0]]

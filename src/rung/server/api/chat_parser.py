@@ -123,8 +123,6 @@ class ChatParser:
             text, self._rest = _before_mark(self._rest, _CALL_OPEN)
         else:
             text, self._rest = text.rstrip() if self._calls else text, ""
-        if self._calls:
-            text = text if text.strip() else ""
         if text:
             yield Text(text)
 
