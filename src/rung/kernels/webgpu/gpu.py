@@ -159,17 +159,21 @@ class Gpu:
         module = native.libf.wgpuDeviceCreateShaderModuleTrusted(self.device._internal, described, checks)
         return native.GPUShaderModule("rung", module, self.device)
 
+    def record(self, dispatches: Sequence[Dispatch], rows: int) -> Any:
+        """Return the command buffer of kernels for some rows of activations."""
+        encoder = self.device.create_command_encoder()
+        work = encoder.begin_compute_pass()
+        for each in dispatches:
+            work.set_pipeline(each.pipeline)
+            work.set_bind_group(0, each.group)
+            work.dispatch_workgroups(each.x or rows, each.y or rows)
+        work.end()
+        return encoder.finish()
+
     def run(self, dispatches: Sequence[Dispatch], rows: int = 1) -> None:
         """Submit kernels for some rows of activations; each kernel sees what those before it have written."""
         with self._lock:
-            encoder = self.device.create_command_encoder()
-            work = encoder.begin_compute_pass()
-            for each in dispatches:
-                work.set_pipeline(each.pipeline)
-                work.set_bind_group(0, each.group)
-                work.dispatch_workgroups(each.x or rows, each.y or rows)
-            work.end()
-            self.device.queue.submit([encoder.finish()])
+            self.device.queue.submit([self.record(dispatches, rows)])
 
 
 _opening = threading.Lock()
