@@ -15,7 +15,8 @@ import numpy as np
 
 from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
-from rung.kernels.webgpu.glue import Heads, add_and_norm, attend, rope_and_store
+from rung.kernels.webgpu.attention import Heads, Sight, Turn, attend, rope_and_store
+from rung.kernels.webgpu.glue import add_and_norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_ROWS
 from rung.kernels.webgpu.linear import Product, Segment
@@ -164,14 +165,16 @@ class Program:
         self._changes = {id(group): group.change(state.gpu, adapter) for group in (*groups, state.head)}
         most = max((each.down.shape[0] for each in self._changes.values() if each.down is not None), default=0)
         self._low = state.gpu.buffer(4 * MOST_ROWS * max(most, 4))
-        self._layers: dict[int, list[Dispatch]] = {}
+        self._layers: dict[tuple[int, bool], list[Dispatch]] = {}
         self._heads: dict[int, list[Dispatch]] = {}
 
-    def layers(self, rows: int) -> list[Dispatch]:
-        """Return the kernels from hidden states before the first layer to those after the last."""
-        if rows not in self._layers:
-            self._layers[rows] = [kernel for layer in self._state.layers for kernel in self._layer(layer, rows)]
-        return self._layers[rows]
+    def layers(self, rows: int, apart: bool) -> list[Dispatch]:
+        """Return the kernels from hidden states before the first layer to those after the last; ``apart``: each row is
+        of another sequence."""
+        if (rows, apart) not in self._layers:
+            layers = self._state.layers
+            self._layers[rows, apart] = [kernel for layer in layers for kernel in self._layer(layer, rows, apart)]
+        return self._layers[rows, apart]
 
     def head(self, rows: int) -> list[Dispatch]:
         """Return the kernels of the logits of so many selected rows."""
@@ -182,17 +185,19 @@ class Program:
             self._heads[rows] = list(found)
         return self._heads[rows]
 
-    def _layer(self, layer: Layer, rows: int) -> Iterator[Dispatch]:
+    def _layer(self, layer: Layer, rows: int, apart: bool) -> Iterator[Dispatch]:
         s, shape, device = self._state, self._state.shape, self._state.gpu
         vectors, index = layer.vectors, layer.weights.index
         rope, heads, cache = s.weights.frequencies[layer.weights.rope], s.heads(index), s.pool.buffer(index)
         tables, turns = s.tables[s.pool.layer(index).group], s.turns[layer.weights.rope]
         inputs, output, widen, narrow = layer.biases
         yield from self._products(layer.inputs, inputs, vectors, s.hidden, s.qkv, rows, gain=layer.attention)
-        kernel = rope_and_store(heads, rope.dims, rope.interleaved, vectors.size, layer.q, layer.k, shape.norm_epsilon)
-        yield device.bind(kernel, [vectors.buffer, s.info, tables, turns, s.qkv, cache], heads.all, 0)
-        kernel = attend(heads, shape.attention_scale, layer.weights.window, shape.attention_softcap)
-        yield device.bind(kernel, [s.info, tables, s.qkv, cache, cache, s.mixed], shape.heads, 0)
+        turn = Turn(rope.dims, rope.interleaved, vectors.size, layer.q, layer.k, shape.norm_epsilon)
+        buffers = [vectors.buffer, s.info, tables, turns, s.qkv, cache]
+        if not apart:
+            yield device.bind(rope_and_store(heads, turn), buffers, heads.all, 0)
+        sight = Sight(shape.attention_scale, layer.weights.window, shape.attention_softcap)
+        yield device.bind(attend(heads, sight, turn if apart else None), [*buffers, s.mixed], shape.heads, 0)
         yield from self._sum(layer.output, output, vectors, s.mixed, rows, layer.attention_post)
         options = {"gain": layer.mlp, "activation": shape.activation}
         yield from self._products(layer.widen, widen, vectors, s.hidden, s.inner, rows, **options)

@@ -1,4 +1,4 @@
-"""Whole tokens on a GPU through WebGPU, in float32: six kernels a layer, one command buffer for up to 16 rows."""
+"""Whole tokens on a GPU through WebGPU, in float32: five kernels a layer, one command buffer for up to 16 rows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
     for frequencies, buffer in zip(state.weights.frequencies, state.turns, strict=True):
         device.write(buffer, 0, np.concatenate(frequencies.table(positions), axis=1))
     program = state.program(adapter)
-    work = [*_embed(state, rows), *program.layers(count)]
+    work = [*_embed(state, rows), *program.layers(count, len(slots) == len(rows))]
     if wanted:
         work += program.head(_size(len(wanted)))
     states = [number for number, row in enumerate(rows) if row.state >= 0]
