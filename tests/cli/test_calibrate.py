@@ -31,8 +31,8 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(importance, "calibrate", measure)
 
     def have(*devices):
-        monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe: devices)
-        monkeypatch.setattr(detect, "devices", lambda cached=True: devices)
+        monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe, named=None: devices)
+        monkeypatch.setattr(detect, "devices", lambda cached=True, software_adapters=False: devices)
         return asked
 
     return have

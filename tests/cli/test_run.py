@@ -170,7 +170,7 @@ def test_a_card_that_cannot_compute_costs_one_line_and_is_refused_when_asked_for
         Capability(f"matmul.{dtype}", Level.ABSENT, Proof.PROBE, why) for dtype in ("f32", "f16", "bf16")
     )
     here = process_memory.proven_devices
-    monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe: (*here(on_probe), card))
+    monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe, named=None: (*here(on_probe), card))
     said = rung("run", model, "the quick", "--max-tokens", "2")
     assert said.code == 0
     assert said.err.count(f"Quadro P2200 is not used: {why}") == 1

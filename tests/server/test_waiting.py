@@ -58,11 +58,11 @@ def test_streams_wait_for_room_and_say_their_place(tmp_path, endless):
 
     with serving(tmp_path, "demo") as server:  # the room of one context
         ask(-1)
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(5)]
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         until = time.monotonic() + 20
-        while server.metric("rung_requests_deferred") < 4:
+        while server.metric("rung_requests_deferred") < 7:
             assert server.metric("rung_requests_processing") <= 1
             assert time.monotonic() < until
         for thread in threads:

@@ -17,8 +17,9 @@ from rung.server.errors import ApiError, invalid_body
 MOST_BODY, BODY_SECONDS = 8 * 2**20, 60.0
 #: Name in an ASGI scope of what returns how many answers come before this one; 0 where it has begun.
 POSITION = "rung.position"
-#: Seconds between two comments with that number, the first of which comes at once.
+#: Seconds between two comments with that number, and before the first.
 POSITION_SECONDS = 1.0
+FIRST_POSITION_SECONDS = 0.1
 #: Seconds of silence after which a stream has a comment, so that nobody between takes it for dead.
 PING_SECONDS = 5.0
 #: The last event of OpenAI's streams.
@@ -137,6 +138,7 @@ class Stream(Response):
     async def _send_pings(self, send: Send, position: Callable[[], int]) -> None:
         loop = asyncio.get_running_loop()
         self._last = loop.time()
+        await asyncio.sleep(FIRST_POSITION_SECONDS)  # its place is not known before
         while self._ping:
             if place := position():
                 await self._send_ping(send, b": queue position %d\n\n" % place)

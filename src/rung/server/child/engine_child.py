@@ -275,6 +275,8 @@ class EngineChild:
 
     def _admit(self) -> None:
         """Begin the answers that fit, and say how many come before the others."""
+        if not self._waiting and not self._positions:  # an encoder's always
+            return
         plan = self._model.plan
         waiting = [each for each in self._waiting if not each.request.cancelled]
         turns = in_turn(waiting, self._live) if waiting else []
