@@ -1,7 +1,7 @@
 """Kernels in WGSL for GPUs that Vulkan, Metal or DirectX 12 reach, through ``wgpu`` (``pip install 'rung[lean]'``).
 
 ``layouts`` says how a weight lies in a buffer, ``packing`` and ``matrix`` bring it there, ``gpu`` has the device,
-``linear``, ``attention`` and ``glue`` are the shaders.
+``recording`` its command buffers; ``linear``, ``attention`` and ``glue`` are the shaders.
 """
 
 from __future__ import annotations

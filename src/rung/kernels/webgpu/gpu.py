@@ -21,6 +21,7 @@ from wgpu.backends.wgpu_native import _api as native
 from rung.core.errors import DeviceLost, OutOfMemory
 from rung.hardware import detect
 from rung.hardware.families.webgpu import open_adapter
+from rung.kernels.webgpu.recording import handle, record, table_of
 
 #: Storage buffers that one kernel has at most.
 BINDINGS = 9
@@ -37,12 +38,11 @@ class Kernel(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """A kernel with its buffers: what a command buffer records, with the workgroups (x, y); 0 is one a row."""
+    """A kernel with its buffers, which live as long, and its row in a table of ``recording``."""
 
     pipeline: Any
     group: Any
-    x: int
-    y: int
+    row: tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Gpu:
             self.device.queue.submit([encoder.finish()])
 
     def bind(self, kernel: Kernel, buffers: Sequence[Any], x: int, y: int = 1) -> Dispatch:
-        """Return a kernel over buffers."""
+        """Return a kernel over buffers with its workgroups (x, y); 0 is one for each row of activations."""
         assert len(buffers) == len(kernel.writes) == len(kernel.reaches) <= BINDINGS
         for buffer, reach in zip(buffers, kernel.reaches, strict=True):
             assert reach <= buffer.size, f"a kernel reaches {reach} bytes of a buffer of {buffer.size}"
@@ -126,7 +126,8 @@ class Gpu:
         with self._lock:
             groups, pipeline = self._pipeline(kernel)
             entries = [{"binding": i, "resource": {"buffer": b}} for i, b in enumerate(buffers)]
-            return Dispatch(pipeline, self.device.create_bind_group(layout=groups, entries=entries), x, y)
+            group = self.device.create_bind_group(layout=groups, entries=entries)
+            return Dispatch(pipeline, group, (handle(pipeline), handle(group), x, y))
 
     def _pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
         if kernel.writes not in self._layouts:
@@ -163,10 +164,7 @@ class Gpu:
         """Return the command buffer of kernels for some rows of activations."""
         encoder = self.device.create_command_encoder()
         work = encoder.begin_compute_pass()
-        for each in dispatches:
-            work.set_pipeline(each.pipeline)
-            work.set_bind_group(0, each.group)
-            work.dispatch_workgroups(each.x or rows, each.y or rows)
+        record(work, table_of([each.row for each in dispatches], rows))
         work.end()
         return encoder.finish()
 
