@@ -69,6 +69,8 @@ def ended(threads: int) -> bool:
 BAR = 2.0
 #: Seconds before which a process is Python's own start more than a command.
 START = 0.3
+#: Seconds that a command takes at least, where it is shorter than that.
+SHORTEST = START + 0.05
 
 
 #: What a shell calls 130; the second after a command is done, while Python itself ends.
@@ -202,7 +204,7 @@ def stop_again_and_again(
             (reference / made.name).symlink_to(made)
     started = time.monotonic()
     assert run(work.words, reference).code == 0
-    longest = time.monotonic() - started
+    longest = max(time.monotonic() - started, SHORTEST)
     outcome, random_ = Outcome([], []), random.Random(seed)
     for number in itertools.count():
         place = _fresh(folder, reference, f"run{number}")
@@ -211,7 +213,7 @@ def stop_again_and_again(
             outcome.stops.append(stop)
             if stop.code == 0:  # done before
                 if not link:  # what goes on where another one was stopped is shorter
-                    longest = max(min(longest, stop.seconds), 2 * START)
+                    longest = max(min(longest, stop.seconds), SHORTEST)
                 break
             if not stop.good:
                 outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")
