@@ -1,5 +1,7 @@
 """Language models through WebGPU on a software adapter: logits against those of transformers, answers, counts."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +26,20 @@ PROMPT = "The model runs on a device with"
 def load(name, adapter, **options):
     fixture = references.fixture(name)
     return rung.load(str(fixture.path), device=adapter.id, context=fixture.context, **options)
+
+
+WITHOUT_TORCH = """
+import sys
+import rung
+model = rung.load("demo", device=sys.argv[1])
+text = "".join(model.generate("the model runs on a device " * 8, raw=True, max_tokens=4))
+assert text and "torch" not in sys.modules
+"""
+
+
+def test_torch_is_not_imported(adapter):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, adapter.id], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def slow_but(few):

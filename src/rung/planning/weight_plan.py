@@ -253,9 +253,11 @@ def reads_without_torch(subject: Subject, weights: Iterable[Weight], device: Dev
     """Return whether a model whose ``weights`` are all on ``device`` runs without torch, prompts included.
 
     It does where torch is not installed; else where every matrix that is multiplied is packed with its columns in
-    order, and ``numba.step`` computes its tokens, or ``numba.layers`` its texts.
+    order, and ``numba.step`` computes its tokens, or ``numba.layers`` its texts. Nothing of WebGPU needs it.
     """
     decoder = subject.decoder
+    if device.kind == "webgpu":
+        return decoder is not None and not subject.borrowed
     if (decoder is None and subject.encoder is None) or subject.borrowed or device.kind != "cpu":
         return False
     if "torch" not in device.software:
