@@ -200,14 +200,14 @@ def _key(root: Path, version: str) -> dict[str, str]:
         for folder in (root / "sys/bus/pci/devices").glob("*")
         if read(folder / "class")[:4] in ("0x03", "0x12")
     )
-    told = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)}
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)}
     return {
         "what": "adapters",
         "wgpu": version,
         "system": f"{sys.platform} {os.uname().release if hasattr(os, 'uname') else ''}",
         "files": " ".join(map(_stamp, [*filter(None, [_loader()]), *files, *libraries])),
         "cards": "; ".join(cards),
-        "environment": json.dumps(told),
+        "environment": json.dumps(variables),
     }
 
 
@@ -303,7 +303,7 @@ def _usable(adapter: Adapter) -> bool:
 def _one_each(adapters: Iterable[Adapter]) -> list[Adapter]:
     """The adapters without a second way to the same card: through the preferred backend, by the first driver of it.
 
-    Two cards of one model differ in nothing but their place, so that they are told from one card with two drivers by
+    Two cards of one model differ in nothing but their place, so that they are known from one card with two drivers by
     the driver's name.
     """
     ways: dict[tuple[int, int], tuple[str, str]] = {}

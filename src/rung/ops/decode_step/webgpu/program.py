@@ -16,7 +16,7 @@ import numpy as np
 from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
 from rung.kernels.webgpu.attention import Heads, Sight, Turn, attend, rope_and_store
-from rung.kernels.webgpu.glue import add_and_norm
+from rung.kernels.webgpu.glue import add_and_norm, embed, embed_groups
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_ROWS
 from rung.kernels.webgpu.linear import Product, Segment
@@ -135,8 +135,15 @@ class State:
         rows = getattr(weights.look_up, "state", None)
         #: The weight of a tied head, which the GPU has the rows of the embedding from.
         self.embedding = rows if isinstance(rows, Matrix) and len(rows.pieces) == 1 else None
+        self.embed = None if self.embedding is None else self._embed(self.embedding)
         self.plain = Program(self, None)
         self.adapted: weakref.WeakKeyDictionary[Adapter, Program] = weakref.WeakKeyDictionary()
+
+    def _embed(self, weight: Matrix) -> Dispatch:
+        """Return the kernel of the embedding."""
+        piece, (rows, columns) = weight.pieces[0], weight.shape
+        kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale)
+        return self.gpu.bind(kernel, [piece.buffer, piece.buffer, self.info, self.hidden], embed_groups(columns), 0)
 
     def program(self, adapter: Adapter | None) -> Program:
         """Return the kernels of rows with an adapter, or with none."""

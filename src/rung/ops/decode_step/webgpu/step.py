@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.formats.codec import Floats
-from rung.kernels.webgpu.glue import add_and_norm, embed, embed_groups
+from rung.kernels.webgpu.glue import add_and_norm
 from rung.kernels.webgpu.gpu import Dispatch
 from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, SELECTED, TABLE, TOKEN
 from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
@@ -77,31 +77,17 @@ def _passes(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, lis
 
 def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter: Adapter | None) -> Floats | None:
     """Compute rows; return the logits of those that want them, or None."""
-    device, shape, count = state.gpu, state.shape, _size(len(rows))
-    info = np.zeros(INFO, np.uint32)
-    info[POSITION : POSITION + len(rows)] = [row.position for row in rows]
-    info[TOKEN : TOKEN + len(rows)] = [row.token for row in rows]
+    device, shape, program = state.gpu, state.shape, state.program(adapter)
     slots = list(dict.fromkeys(row.sequence for row in rows))
-    info[TABLE : TABLE + len(rows)] = [slots.index(row.sequence) * state.per_sequence for row in rows]
     wanted = [number for number, row in enumerate(rows) if row.wants_logits]
-    info[SELECTED : SELECTED + len(wanted)] = wanted
-    device.write(state.info, 0, info)
-    last = {row.sequence: row.position for row in rows}
-    for group, buffer in enumerate(state.tables):
-        for slot, number in enumerate(slots):
-            table = _table(batch[number].cache, group, last[number] // state.pool.block + 1)
-            device.write(buffer, 4 * slot * state.per_sequence, table.astype(np.uint32))
-    positions = np.array([row.position for row in rows], np.int64)
-    for frequencies, buffer in zip(state.weights.frequencies, state.turns, strict=True):
-        device.write(buffer, 0, np.concatenate(frequencies.table(positions), axis=1))
-    program = state.program(adapter)
-    work = [*_embed(state, rows), *program.layers(count, len(slots) == len(rows))]
+    states = [number for number, row in enumerate(rows) if row.state >= 0]
+    device.write(state.info, 0, _info(state, rows, slots, wanted))
+    _write_tables(state, batch, rows, slots)
+    work = [*_embed(state, rows), *program.layers(_size(len(rows)), len(slots) == len(rows))]
     if wanted:
         work += program.head(_size(len(wanted)))
-    states = [number for number, row in enumerate(rows) if row.state >= 0]
     if states:
-        info[SELECTED : SELECTED + len(states)] = states
-        device.write(state.other_info, 0, info)
+        device.write(state.other_info, 0, _info(state, rows, slots, states))
         kernel = add_and_norm(shape.hidden, state.norm.size, shape.norm_epsilon, 0, normed=True)
         buffers = [state.norm.buffer, state.other_info, state.hidden, state.normed]
         work.append(device.bind(kernel, buffers, len(states)))
@@ -110,7 +96,7 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
         normed = device.read(state.normed, 0, 4 * len(states) * shape.hidden).view(np.float32).reshape(len(states), -1)
         for number, values in zip(states, normed, strict=True):
             target = batch[rows[number].sequence].states
-            assert target is not None
+            assert target is not None, "only rows that have a place for them ask for states"
             target[rows[number].state] = values
     if not wanted:
         return None
@@ -118,13 +104,32 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
     return device.read(state.logits, 0, size).view(np.float32).reshape(len(wanted), -1)
 
 
+def _info(state: State, rows: Sequence[Row], slots: Sequence[int], selected: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """Return what kernels are given, see ``rung.kernels.webgpu.info``."""
+    info = np.zeros(INFO, np.uint32)
+    info[POSITION : POSITION + len(rows)] = [row.position for row in rows]
+    info[TOKEN : TOKEN + len(rows)] = [row.token for row in rows]
+    info[TABLE : TABLE + len(rows)] = [slots.index(row.sequence) * state.per_sequence for row in rows]
+    info[SELECTED : SELECTED + len(selected)] = selected
+    return info
+
+
+def _write_tables(state: State, batch: Sequence[SequenceRows], rows: Sequence[Row], slots: Sequence[int]) -> None:
+    """Write the block tables of sequences, and the rotations of rows."""
+    last = {row.sequence: row.position for row in rows}
+    for group, buffer in enumerate(state.tables):
+        for slot, number in enumerate(slots):
+            table = _table(batch[number].cache, group, last[number] // state.pool.block + 1)
+            state.gpu.write(buffer, 4 * slot * state.per_sequence, table.astype(np.uint32))
+    positions = np.array([row.position for row in rows], np.int64)
+    for frequencies, buffer in zip(state.weights.frequencies, state.turns, strict=True):
+        state.gpu.write(buffer, 0, np.concatenate(frequencies.table(positions), axis=1))
+
+
 def _embed(state: State, rows: Sequence[Row]) -> list[Dispatch]:
     """Return the kernel of the embedding, or write its rows, which the CPU looks up."""
-    if (weight := state.embedding) is not None:
-        piece, (height, columns) = weight.pieces[0], weight.shape
-        kernel = embed(weight.layout, height, columns, piece.base, state.shape.embedding_scale)
-        groups = embed_groups(columns)
-        return [state.gpu.bind(kernel, [piece.buffer, piece.buffer, state.info, state.hidden], groups, 0)]
+    if state.embed is not None:
+        return [state.embed]
     found = state.weights.look_up.rows([row.token for row in rows])
     state.gpu.write(state.hidden, 0, found * np.float32(state.shape.embedding_scale))
     return []
