@@ -60,8 +60,8 @@ class BundledModel:
         """Return what the bundle says of its license: notice, links, and the text where that is known."""
         lines = [f"{self.name}: {self.license or 'its file names no license'}", *self.links]
         lines += [self.terms.notice, *self.terms.links] if self.terms else []
-        beside = sorted(each for each in self.path.parent.glob("LICENSE*") if each.is_file())
-        texts = [each.read_text("utf-8", "replace") for each in beside]
+        licenses = sorted(each for each in self.path.parent.glob("LICENSE*") if each.is_file())
+        texts = [each.read_text("utf-8", "replace") for each in licenses]
         if not texts and self.license.lower() == "apache-2.0":
             texts = [own_license()]
         return "\n\n".join(["\n".join(dict.fromkeys(lines)), *texts])

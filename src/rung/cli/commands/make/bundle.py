@@ -48,7 +48,7 @@ def bundle(
     from rung.conversion.resumable_writer import check_new
     from rung.models.lookup import find_card
 
-    def told(text: str) -> None:
+    def show(text: str) -> None:
         if not (quiet or json):
             note(text)
 
@@ -60,13 +60,13 @@ def bundle(
             offline=offline,
             revision=revision,
             progress=progress.update,
-            on_note=told,
+            on_note=show,
         )
         chosen = bundled_model(card, model)
         check_terms(chosen, accept_terms)
         check_system(card, system)
         chosen_options = Options(context, system, with_python, not no_warm_up)
-        written = write_bundle(chosen, target, chosen_options, progress.update, told)
+        written = write_bundle(chosen, target, chosen_options, progress.update, show)
     if json:
         print_json(as_json(written))
     elif not quiet:
