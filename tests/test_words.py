@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 DENIED = set(re.search(r"`(kitchen [a-z ]+)`", GLOSSARY).group(1).split())
-OPENINGS = re.compile(r"(What|Whether|Of|Those|Who|In which|Lets)\b")
+OPENINGS = re.compile(r"(What|Whether|Of|Those|Who|In which|Lets|Return what)\b")
 TREES = [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / "src/rung").rglob("*.py"))]
 
 

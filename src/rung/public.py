@@ -36,7 +36,7 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
 
 
 def card(path: str | PathLike[str]) -> ModelCard:
-    """Return what a model is, from headers alone: a GGUF file, a folder, ``demo`` or a hub name.
+    """Describe a model from headers alone: a GGUF file, a folder, ``demo`` or a hub name.
 
     Raises ``ModelNotFound``, ``BadFile``, ``UnknownArchitecture``, ``HubError``.
     """

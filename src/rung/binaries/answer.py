@@ -34,7 +34,7 @@ class Answer:
 
     @functools.cached_property
     def judgments(self) -> tuple[Judgment, ...]:
-        """Return what each library does on the device."""
+        """Return a judgment of each library on the device."""
         return tuple(judge(library, self.device) for library in self.libraries) if self.device else ()
 
     @property
@@ -108,7 +108,8 @@ def _serves(images: frozenset[Image]) -> tuple[str, ...]:
 
 
 def common(libraries: Iterable[Library]) -> tuple[str, ...]:
-    """Return what all libraries have code for that have code of that maker; builds of one library count as one."""
+    """Return the targets that all libraries with code of that maker have code for; builds of one library count as
+    one."""
     found: list[str] = []
     for together in _together(libraries):
         if together:
@@ -142,7 +143,7 @@ def _together(libraries: Iterable[Library]) -> tuple[Mapping[str, tuple[str, ...
 
 
 def group(library: Library) -> str:
-    """Return what libraries have in common of which a program takes one: builds of one library, kernel files of a
+    """Return the pattern of the libraries of which a program takes one: builds of one library, kernel files of a
     folder, Windows's launchers for several processors, which every Python environment has."""
     if library.format == "PE program":
         return os.path.join(os.path.dirname(library.name), "*.exe")

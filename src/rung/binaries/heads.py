@@ -55,7 +55,7 @@ class Head:
 
 
 def read(head: bytes) -> Head | None:
-    """Return what a file is by its first bytes, None when it is no library, program or archive of object files."""
+    """Read the kind of a file from its first bytes; None where it is no library, program or archive of object files."""
     if head.startswith(_ELF) and len(head) >= 52:
         return _elf(head)
     if head.startswith(b"MZ"):

@@ -52,7 +52,7 @@ class Judgment(Value):
 
 
 def judge(library: Library, device: Device) -> Judgment:
-    """Return what is to be said of a library on a device."""
+    """Judge whether a library runs on a device."""
     if library.format == NOT_READ:
         return Judgment("unknown", "it was not read")
     if device.kind == "cpu":

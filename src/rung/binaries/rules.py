@@ -76,7 +76,7 @@ def choose_amd(images: Sequence[Image], device: str) -> Image | None:
 
 
 def missing(image: Image, device: Capability) -> list[str]:
-    """Return what the device could do and code for that image cannot, because it was compiled away."""
+    """Return the features of the device that code for that image cannot use, because it was compiled without them."""
     found = parsed(image.target)
     if found is None:
         return []

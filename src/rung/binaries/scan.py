@@ -35,7 +35,7 @@ _NAMED = re.compile(r"(gfx[0-9a-f]{3,5})(?:[^/]*)\.(?:dat|kdb|co|hsaco|aks2|mode
 
 
 def begun(head: bytes) -> str:
-    """Return what a file of device code begins like, whatever follows; empty when like nothing known."""
+    """Return the container that a file of device code begins with; empty where it is none that is known."""
     return next((what for mark, what in _CONTAINERS.items() if head.startswith(mark)), "")
 
 
@@ -45,7 +45,7 @@ def known(head: bytes) -> bool:
 
 
 def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> Library:
-    """Return what a file of that size holds, of which ``first`` has been read. Broken parts become remarks.
+    """Read the contents of a file of that size, of which ``first`` has been read. Broken parts become remarks.
 
     Raises nothing but what reading the file raises.
     """

@@ -71,8 +71,8 @@ def write_archive(
 
 
 def members(packages: Sequence[Package]) -> list[Member]:
-    """Return what is unpacked where a bundle runs: rung below ``program``, all others below ``packages``, and below
-    ``libraries`` what those need from the system."""
+    """Return the members of the archive: rung below ``program``, other packages below ``packages``, and the system's
+    libraries that those need below ``libraries``."""
     found = [("program" / name, path) for name, path in own_files()]
     found += [("packages" / name, path) for package in packages for name, path in package.files()]
     needed = shared_libraries(compiled(found))

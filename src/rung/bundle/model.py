@@ -57,7 +57,7 @@ class BundledModel:
         return self.size if blocks is None else min(self.size, 512 * blocks)
 
     def license_text(self) -> str:
-        """Return what the bundle says of its license: notice, links, and the text where that is known."""
+        """Return the license page of the model: notice, links, and the full text where that is known."""
         lines = [f"{self.name}: {self.license or 'its file names no license'}", *self.links]
         lines += [self.terms.notice, *self.terms.links] if self.terms else []
         licenses = sorted(each for each in self.path.parent.glob("LICENSE*") if each.is_file())

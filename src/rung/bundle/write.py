@@ -195,7 +195,7 @@ def _append(file: IO[bytes], found: Sequence[Member], progress: Progress) -> dic
 
 
 def _settings(model: BundledModel, options: Options, libraries: Sequence[str]) -> dict[str, Any]:
-    """Return what the program of the bundle reads; where its parts lie is added."""
+    """Return the settings that the program of the bundle reads; the offsets of its parts are added later."""
     return {
         "name": model.name,
         "version": __version__,

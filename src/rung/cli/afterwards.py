@@ -151,7 +151,7 @@ def _with_command(found: Explanation, command: Sequence[str]) -> Explanation:
 
 
 def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the program ran on: this machine, or the simulated card."""
+    """Return the environment of the program: this machine, or the simulated card."""
     from rung.diagnosis import machine
 
     if settings.get("device", PROCESSOR) == PROCESSOR:

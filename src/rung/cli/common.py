@@ -95,7 +95,7 @@ def context_words(plan: Plan) -> str:
 
 
 def part_lines(plan: Plan) -> list[str]:
-    """Return what is stored in another format than the plan's own, a line for each format and reason."""
+    """Return a line for each format and reason of parts that are stored in another format than the plan's own."""
     roles: dict[tuple[str, str], list[str]] = {}
     for part in plan.parts:
         roles.setdefault((part.format, part.reason), []).append(part.role)

@@ -119,7 +119,7 @@ def _config(card: ModelCard, dtype: str) -> dict[str, Any]:
 
 
 def _own(decoder: Decoder, meta: Settings) -> dict[str, Any]:
-    """Return what only some types have."""
+    """Return the keys that only some model types have."""
     kind = decoder.model_type
     found: dict[str, Any] = {}
     if kind in ("gemma2", "gemma3_text"):

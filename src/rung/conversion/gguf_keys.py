@@ -150,7 +150,7 @@ def _rope(decoder: Decoder, values: Mapping[str, Any], config: Settings) -> dict
 
 
 def _own(decoder: Decoder, values: Mapping[str, Any], config: Settings) -> dict[str, Any]:
-    """Return what files of one type have and those of others do not."""
+    """Return the keys that only files of some model types have."""
     kind = decoder.model_type
     spans = [layer.window for layer in decoder.layers if layer.window]
     if kind in ("llama", "mistral"):
@@ -191,7 +191,7 @@ def _factors(decoder: Decoder, values: Mapping[str, Any], config: Settings) -> F
 
 
 def unsaid(card: ModelCard, metadata: Mapping[str, Any], constants: list[tuple[Entry, bytes]]) -> tuple[str, ...]:
-    """Return what of the model the file does not say and a reader would not know: windows of attention, as notes.
+    """Return notes on facts of the model that the file cannot say and a reader would not know: windows of attention.
 
     Raises ``UnknownArchitecture`` where the file would describe another model.
     """
@@ -213,7 +213,8 @@ def unsaid(card: ModelCard, metadata: Mapping[str, Any], constants: list[tuple[E
 
 
 def differences(read: Decoder, own: Decoder) -> tuple[list[str], bool]:
-    """Return what a reader of the new file would compute otherwise, and whether windows differ within the context."""
+    """Return the differences that a reader of the new file would compute with, and whether windows differ within the
+    context."""
     names = ("activation", "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "norm_epsilon")
     wrong = [name.replace("_", " ") for name in names if not _alike(getattr(read, name), getattr(own, name))]
     if not all(_alike_ropes(read, own, layer) for layer in range(len(own.layers))):

@@ -67,7 +67,7 @@ class Style(Protocol):
     """How a kind of file stores a tensor."""
 
     def entries(self, step: Step) -> tuple[Entry, ...]:
-        """Return what is stored for it."""
+        """Return the entries that are stored for a step."""
         ...
 
     def arrays(self, step: Step, encoded: Encoded) -> Iterable[Array]:

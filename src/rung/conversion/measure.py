@@ -43,8 +43,7 @@ def _db(signal: float, noise: float) -> float:
 
 
 def cost(before: Encoded, after: Encoded, threads: int = 1, compiled: bool = False) -> Cost:
-    """Return what is lost between two encodings of one weight [rows, columns]; rows of zeros that stay zeros lose
-    nothing.
+    """Return the error between two encodings of one weight [rows, columns]; rows of zeros that stay zeros add none.
 
     Sums are taken in f64, a few rows at a time, with ``compiled`` by a kernel where there is one.
     """

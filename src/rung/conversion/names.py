@@ -73,7 +73,7 @@ def heads_of(card: ModelCard, tensor: Tensor) -> int:
 
 
 def shift_of(card: ModelCard, tensor: Tensor) -> float:
-    """Return what is added to a norm on the way to the other kind of file: Gemma's folders store it less one."""
+    """Return the number to add to a norm in the other kind of file: Gemma's folders store it less one."""
     role = tensor.role.rpartition(".")[2]
     if not card.decoder.model_type.startswith("gemma") or not role.endswith("norm"):
         return 0.0

@@ -319,7 +319,7 @@ def _config_of(kind: str, card: ModelCard, asked: Format | Mixture, steps: Seque
 
 
 def _computing(card: ModelCard, steps: Sequence[Step]) -> dict[str, Any]:
-    """Return what a quantized source says of how its layers compute, where every weight stays in the format it has."""
+    """Return the compute settings of a quantized source, where every weight stays in the format it has."""
     said = quantization(Settings(card.metadata, "config.json")) or {}
     if any(step.format.name != step.tensor.format for step in steps):
         return {}

@@ -66,7 +66,7 @@ def lock_open_file(file: IO[bytes]) -> bool:
 
 
 def _system_lock() -> Callable[[IO[bytes]], bool] | None:
-    """Return what takes the system's lock of an open file, or None where Python has none."""
+    """Return the function that locks an open file, or None where Python has none."""
     with contextlib.suppress(ImportError):
         import fcntl
 
@@ -122,12 +122,12 @@ def _drop_dead(path: Path) -> None:
 
 
 def this_process() -> str:
-    """Return what names this process and no later one with its number."""
+    """Return a name of this process that no later process with its number has."""
     return name_process(os.getpid())
 
 
 def name_process(number: int) -> str:
-    """Return what names the running process of that number; the number alone if it has ended."""
+    """Return a name of the running process of that number; the number alone where it has ended."""
     import psutil
 
     try:

@@ -36,7 +36,7 @@ def populate(low: int, high: int) -> None:
 
 
 def huge_advice(most: int, root: Path = Path("/")) -> int | None:
-    """Return what to advise for a mapping whose last huge page may be used in part: huge pages of up to ``most`` bytes.
+    """Return the advice for a mapping whose last huge page may be used in part: huge pages of up to ``most`` bytes.
 
     They have 2 MB where pages have 4 kB; with pages of 16 kB (Raspberry Pi 5, Asahi) 32 MB, with 64 kB (servers with
     Arm) 512 MB, which the system would clear and hold for a few weights. None where it has no such advice.

@@ -106,7 +106,7 @@ class Device(Shown, Value):
         return f"<Device {self.id}: {self.name}, {self.memory / 2**30:.1f} GB>"
 
     def capability(self, name: str) -> Capability:
-        """Return what is known of a capability; unknown without a proof when nobody asked."""
+        """Return a capability; unknown and without a proof where nobody has looked."""
         return self.capabilities.get(name, Capability(name, Level.UNKNOWN, Proof.NONE))
 
     def with_capabilities(self, found: Iterable[Capability]) -> Device:

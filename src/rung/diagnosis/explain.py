@@ -100,7 +100,7 @@ def rules_of(scene: Scene) -> list[Rule]:
 
 
 def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Scene:
-    """Return what is known of a log in UTF-8 and its environment before anything is concluded."""
+    """Gather the facts of a log in UTF-8 and of its environment, before anything is concluded."""
     given = environment_of(environment)
     reading = read(chunks)
     return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)], reading.named))
@@ -163,8 +163,8 @@ def wants_gpu(hits: Iterable[Hit]) -> bool:
 
 
 def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> tuple[Fix, ...]:
-    """Return what rung does about it: a repair that it is sure of, its own reading of a GGUF file, a refused operation
-    of a program done another way."""
+    """Return the repairs that rung itself makes: one that it is sure of, its own reading of a GGUF file, a refused
+    operation done another way."""
     found = []
     if (run := speaker.run()) and (automatic or (scene.mentions.file and cause not in _OF_FILE)):
         found.append(run)
@@ -183,7 +183,7 @@ def _named(cause: str, scene: Scene) -> bool:
 
 
 def _evidence(scene: Scene, rules: list[Rule], cause: str | None) -> tuple[Evidence, ...]:
-    """Return what speaks for the cause: lines in their order, then facts, then what was contradicted."""
+    """Return the evidence for the cause: lines in their order, then facts, then contradictions."""
     found: dict[str, Hit] = {}
     for hit in scene.hits:
         if cause is None or hit.signature.causes.get(cause, 0) > 0:

@@ -111,8 +111,9 @@ class Explanation(Shown, Value):
 
     @property
     def ways(self) -> tuple[tuple[Fix, ...], tuple[Fix, ...]]:
-        """Return what to do in order, and what rung does instead: a machine without a GPU gets none by another build,
-        so there the processor comes first. A release of nobody knows what is left out where there is another fix."""
+        """Return the fixes in order, and the ways that rung goes instead. A machine without a GPU gets none by another
+        build, so the processor comes first there. A fix by a release that nobody knows is left out where there is
+        another fix."""
         first = tuple(fix for fix in self.repairs if fix.label == _ON_CPU)
         named = tuple(fix for fix in self.fixes if not fix.nameless) or self.fixes
         return (*first, *named), tuple(fix for fix in self.repairs if fix.label != _ON_CPU)

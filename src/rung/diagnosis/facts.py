@@ -244,7 +244,7 @@ def _of_other_system(facts: Facts, text: str) -> bool:
 
 
 def _contradicted(facts: Facts, met: str) -> tuple[str, ...]:
-    """Return what an environment says against the GPU of that compute capability that the log speaks of."""
+    """Return the facts of an environment that contradict the GPU of that compute capability in the log."""
     log = f"the log speaks of a GPU of compute capability {met}, the environment"
     if facts.capability is not None:
         stated = capability_text(facts.capability)

@@ -96,7 +96,7 @@ def _hits(text: str) -> Iterator[tuple[int, re.Match[str]]]:
 
 
 def classify(error: BaseException) -> Match | None:
-    """Return what a raised exception says about compatibility, or None when it is a bug of the program.
+    """Match a raised exception against the signatures; None where it is a bug of the program.
 
     Looks at the exception and at those it was raised from, the root first.
     """
@@ -113,5 +113,5 @@ def classify(error: BaseException) -> Match | None:
 
 
 def match_alone(error: BaseException) -> Match | None:
-    """Return what one exception says, whatever was being handled when it was raised."""
+    """Match one exception, whatever was being handled when it was raised."""
     return match(f"{type(error).__name__}: {error}")

@@ -22,7 +22,7 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 
 def compile_tables() -> str:
-    """Return what ``tables.json`` is to hold."""
+    """Return the text of ``tables.json``."""
     import tomllib
 
     from rung.diagnosis.anchors import anchors

@@ -96,7 +96,7 @@ class Model:
 
     @property
     def report(self) -> Report:
-        """Return what happened so far: steps down, rungs, predicted beside measured: of an answer, at its length."""
+        """Return the report so far: steps down, rungs, predicted beside measured, at the length of the last answer."""
         adapters = self._adapters.nbytes if self._adapters else 0
         predicted = {
             "memory_bytes": float(self.plan.memory + self._more_memory + adapters),
@@ -152,7 +152,8 @@ class Model:
         }
 
     def _explain(self, error: Exception) -> Exception:
-        """Return what to raise for an error. Logits that are no numbers are most often a damaged file's."""
+        """Return the error to raise in place of ``error``. Logits that are no numbers are most often a damaged
+        file's."""
         damage = None
         if isinstance(error, DeviceError) and isinstance(self.card, ModelCard):
             damage = find_damage(self.card)

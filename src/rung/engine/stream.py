@@ -44,7 +44,7 @@ class StopStrings:
         return 0
 
     def finish(self) -> str:
-        """Return what was held back and turned out to be text."""
+        """Return the pending characters that turned out to be text."""
         held, self._held = self._held, ""
         return held
 

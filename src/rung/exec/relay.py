@@ -57,7 +57,7 @@ class Way:
                 self._close()
 
     def take(self) -> bytes:
-        """Return what is there, at most 64 KB; closed when there will be no more."""
+        """Read the bytes that are there, at most 64 KB; close at the end of the stream."""
         if not self.open:
             return b""
         try:

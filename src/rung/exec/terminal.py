@@ -39,7 +39,7 @@ class Terminal:
         self._set = termios.tcgetattr(self.end)
 
     def read(self, most: int) -> bytes:
-        """Return what is written to it; settings go to the real one."""
+        """Read what was written to the terminal, at most ``most`` bytes; copy its new settings to the real terminal."""
         while piece := os.read(self.control, most):
             if not self._told or not piece[0]:
                 return piece[self._told :]

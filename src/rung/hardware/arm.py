@@ -36,7 +36,8 @@ MAC = {
 
 
 def llvm_features(flags: frozenset[str]) -> str:
-    """Return what a processor with those flags has and lacks, as ``NUMBA_CPU_FEATURES`` wants it; empty without flags.
+    """Return the features that a processor with those flags has and lacks, as ``NUMBA_CPU_FEATURES`` takes them; empty
+    without flags.
 
     >>> llvm_features(frozenset({"hw.optional.arm.AdvSIMD", "hw.optional.arm.FEAT_DotProd"}))
     '+neon,-fullfp16,+dotprod,-i8mm,-bf16'

@@ -36,7 +36,7 @@ class Findings(Value):
 
 
 def key(device: Device) -> dict[str, str]:
-    """Return what a proof holds for: device, driver, torch build, JIT with its target, kernels' source, rung's
+    """Return the cache key of a proof: device, driver, torch build, JIT with its target, kernels' source, rung's
     version."""
     parts = {
         "what": "probe",
@@ -90,7 +90,7 @@ def _are_rates(data: object) -> bool:
 
 
 def read(device: Device) -> Findings | None:
-    """Return what the last probe of that device found, or None; what has run out does not count."""
+    """Return the findings of the last probe of that device, or None; expired ones do not count."""
     data = json_cache.read(key(device))
     try:
         found = Findings.from_json(data) if isinstance(data, Mapping) else None

@@ -35,7 +35,8 @@ _NAMES = _FLAGS | {name: name for name in (*_ALIKE, *_WIDE)}
 
 
 def llvm_changes(cores: Sequence[frozenset[str]]) -> str:
-    """Return what LLVM must not use though one of the cores has it, as ``NUMBA_CPU_FEATURES`` wants it.
+    """Return the features that LLVM must not use though one of the cores has them, as ``NUMBA_CPU_FEATURES`` takes
+    them.
 
     >>> llvm_changes([frozenset({"avx2", "avx512f", "avx512_vnni"}), frozenset({"avx2", "avx_vnni"})])
     '-avxvnni,-avx512vnni,-avx512f'

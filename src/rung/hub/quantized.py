@@ -68,7 +68,7 @@ def uninstall() -> None:
 
 
 def _choose(name: str) -> Any:
-    """Return what makes a quantizer: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers'
+    """Return a factory of quantizers: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers'
     own."""
 
     def make(config: Any, **options: Any) -> HfQuantizer:
@@ -83,7 +83,7 @@ def _choose(name: str) -> Any:
 
 
 def _as_rungs(config: Any) -> QuantizationConfig:
-    """Return what a ``BitsAndBytesConfig`` asks for. Raises ``UsageError`` for what would change nothing."""
+    """Translate a ``BitsAndBytesConfig``. Raises ``UsageError`` for options that would change nothing."""
     if config.load_in_8bit and config.llm_int8_has_fp16_weight:
         raise UsageError(
             "llm_int8_has_fp16_weight keeps the weights in 16 bits, and rung stores them in 8",

@@ -48,7 +48,7 @@ class ReadConfig(QuantizationConfigMixin):
         self.described, self.method, self.wanted = dict(described), method_of(described, where), wanted
 
     def quantizer(self, **options: Any) -> Loader:
-        """Return what transformers loads with."""
+        """Return the quantizer that transformers loads with."""
         stored = StoredConfig(**{**self.described, "quant_method": self.method})
         return Loader(stored, method=self.method, wanted=self.wanted)
 
@@ -170,7 +170,7 @@ def _formats(
 
 
 def _order(item: Found, files: Sequence[Path]) -> bytes:
-    """Return what says in which order the columns of a weight lie: the stored groups of them."""
+    """Return the stored groups of the columns of a weight, which give their order."""
     assert item.source is not None
     (piece,) = (piece for piece in item.source.pieces if piece.part == "g_idx")
     with open(files[piece.file], "rb") as file:

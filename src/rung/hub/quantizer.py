@@ -90,11 +90,11 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.threshold = float(threshold)
 
     def quantizer(self, **options: Any) -> HfQuantizer:
-        """Return what transformers quantizes and loads with."""
+        """Return the quantizer that transformers quantizes and loads with."""
         return Quantizer(self, **options)
 
     def choice(self) -> Choice:
-        """Return what it says of each layer; ``format`` must be one, not ``auto``."""
+        """Return the choice of a format for each layer; ``format`` must be one, not ``auto``."""
         return Choice.named(self.format, self.skip, self.embeddings, self.keep)
 
     def dtype(self) -> torch.dtype | None:

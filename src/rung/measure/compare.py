@@ -64,7 +64,7 @@ class Reference:
         np.save(self._folder / f"{number}.npy", logits.astype(np.float32))
 
     def of(self, number: int) -> np.ndarray:
-        """Return what was kept."""
+        """Return the stored array of that number."""
         found: np.ndarray = np.load(self._folder / f"{number}.npy", mmap_mode="r")
         return found
 

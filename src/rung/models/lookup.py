@@ -82,7 +82,7 @@ def find_here(
 
 
 def name_of(path: str | Path) -> str:
-    """Return what a person types for the model at ``path``: its name here, else the path itself.
+    """Return the word to type for the model at ``path``: its name here, else the path itself.
 
     >>> name_of(demo_path()), name_of("model.gguf")
     ('demo', 'model.gguf')

@@ -147,7 +147,7 @@ def _part(folder: Path, where: str, describing: Describe) -> Component:
 
 
 def stem_of(folder: Path) -> str:
-    """Return what the names of the weight files begin with; empty where there are none."""
+    """Return the common beginning of the names of the weight files; empty where there are none."""
     return next((stem for stem in _STEMS if _has(folder, stem)), "")
 
 

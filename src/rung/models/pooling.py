@@ -40,7 +40,7 @@ class Pooling(Value):
 
 
 def pooling_of_folder(folder: Path) -> Pooling:
-    """Return what the files of a folder say.
+    """Return the pooling that the files of a folder state.
 
     Raises ``UnknownArchitecture`` for modules that rung does not compute, ``BadFile`` for what contradicts itself.
     """
@@ -68,7 +68,8 @@ def pooling_of_folder(folder: Path) -> Pooling:
 
 
 def pooling_of_gguf(meta: Settings) -> Pooling:
-    """Return what a GGUF file says; llama.cpp normalizes what it returns. Raises ``UnknownArchitecture``."""
+    """Return the pooling that a GGUF file states; llama.cpp normalizes its embeddings. Raises
+    ``UnknownArchitecture``."""
     number = meta.integer("pooling_type", 0, least=0)
     if number not in _GGUF_POOLINGS:
         raise UnknownArchitecture(

@@ -289,7 +289,7 @@ def replacement(
 
 
 def _scale_of(layer: nn.Embedding) -> float | None:
-    """Return what Gemma's embeddings multiply rows with; the number of that name is there on the meta device too."""
+    """Return the factor of Gemma's embeddings, or None; ``scalar_embed_scale`` has its value on the meta device too."""
     scale = getattr(layer, "scalar_embed_scale", getattr(layer, "embed_scale", None))
     return None if scale is None else float(scale)
 

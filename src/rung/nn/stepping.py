@@ -234,7 +234,7 @@ class GlobalOptimManager:
         self.override_config(getattr(module, param_name), key_value_dict=config)
 
     def of(self, parameter: Tensor) -> dict[str, Any]:
-        """Return what was set for a parameter."""
+        """Return the settings of a parameter."""
         found: dict[str, Any] = self._settings.get(parameter, {})
         return found
 

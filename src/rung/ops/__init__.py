@@ -48,6 +48,6 @@ def example_formats(op: str) -> tuple[str, ...] | None:
 
 
 def example_dtypes(op: str) -> tuple[str, ...]:
-    """Return what an op is asked to compute in."""
+    """Return the dtypes that an op is asked to compute in."""
     found: tuple[str, ...] = getattr(_OPS[op], "EXAMPLE_DTYPES", ("f32",))
     return found

@@ -78,7 +78,7 @@ def as_tensor(values: npt.NDArray[Any], place: str) -> Any:
 
 
 def on(place: str) -> dict[str, str]:
-    """Return what ``prepare`` of a rung is told about where it computes."""
+    """Return the keywords that tell ``prepare`` of a rung where it computes."""
     return {"device": place} if is_webgpu(place) else {}
 
 

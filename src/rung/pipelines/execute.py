@@ -172,7 +172,7 @@ def _finite(value: Any) -> bool:
 
 
 def _key(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Return what tells calls apart: their arguments, tensors by their values."""
+    """Return a key that tells calls apart by their arguments, tensors by their values."""
 
     def told(value: Any) -> Any:
         if not isinstance(value, Tensor):

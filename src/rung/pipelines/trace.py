@@ -98,7 +98,7 @@ class _Method(nn.Module):
         self._method = method
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the method returns."""
+        """Call the method and return its result."""
         return getattr(self.network, self._method)(*args, **kwargs)
 
 

@@ -128,7 +128,7 @@ class _Search:
     tried: dict[tuple[int | None, Size | None], tuple[int, Size] | None] = field(default_factory=dict)
 
     def found(self) -> tuple[list[str], list[str]]:
-        """Return what the pipeline takes, in sentences, and the nearest options that it makes what they say of."""
+        """Return the rule that the pipeline follows, in sentences, and the nearest options that it takes."""
         asked = self.settings
         rule, sizes = self.sizes(asked.frames)
         if sizes:
@@ -150,7 +150,8 @@ class _Search:
                 yield from _near(self.settings.size, step)
 
     def sizes(self, frames: int | None) -> tuple[list[str], list[Size]]:
-        """Return what sizes are made with so many frames, and the nearest; the pipeline's own where none near is."""
+        """Return the rule for sizes at so many frames and the nearest sizes; the pipeline's own size where none is
+        near."""
         asked, taken = self.settings.size, list[Size]()
         if asked is None:
             return [], []
@@ -164,8 +165,8 @@ class _Search:
         return [], taken or ([own[1]] if own and self.works(frames, own[1]) else [])
 
     def numbers(self, size: Size | None) -> tuple[list[str], list[int]]:
-        """Return what numbers of frames are made in that size, and the nearest; those of its configuration where none
-        is."""
+        """Return the rule for numbers of frames in that size and the nearest numbers; those of its configuration where
+        none is near."""
         asked = self.settings.frames
         if asked is None:
             found = [number for number in self.known if self.works(number, size)]
@@ -190,7 +191,7 @@ class _Search:
         return got is not None and _fits(replace(self.settings, frames=frames, size=size), got)
 
     def of(self, frames: int | None, size: Size | None) -> tuple[int, Size] | None:
-        """Return what is made; None: it is refused."""
+        """Return the frames and the size that the pipeline makes; None where it refuses."""
         if (frames, size) not in self.tried:
             try:
                 got = self.made(replace(self.settings, frames=frames, size=size))

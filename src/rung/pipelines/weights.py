@@ -64,7 +64,7 @@ def tables(network: nn.Module) -> set[str]:
 def network_of(
     module: nn.Module, name: str, phase: str, activations: tuple[int, int], batch: int, results: int
 ) -> Network:
-    """Return what planning wants to know of a network."""
+    """Describe a network for planning."""
     kept = set(kept_in_f32(module))
     layers = {f"{each}.weight" for each in quantizable(module)} if phase != "decode" else set()
     looked_up = tables(module)

@@ -91,7 +91,7 @@ def check(
 
 
 def _instead(case: Case, group: Group, cpu: Device | None) -> list[Alternative]:
-    """Return what runs there in the place of what was asked for; of language models alone."""
+    """Return the alternatives that run on a group of devices; language models have some, other models none."""
     subject = case.main.subject
     if case.question.training or len(case.kitchens) > 1 or not subject.generates:
         return []
@@ -247,7 +247,8 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
 
 
 def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
-    """Return what runs it. A card of the catalog is meant to be the first of its kind where the command runs."""
+    """Return the command that runs an arrangement, or None. A card of the catalog counts as the first of its kind where
+    the command runs."""
     makes = case.outline.makes if isinstance(arrangement.storage, Format) and case.request.batch == 1 else ""
     alone = len(group) > 1 and case.main.subject.borrowed  # transformers' networks compute on one device
     if case.question.training or alone or not (makes or case.outline.writes):
@@ -380,7 +381,7 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
 
 
 def _called(case: Case) -> str:
-    """Return what a command calls the model that asks about it again: by name, where it is known by one."""
+    """Return the word that names the model in a command: its name, else its path."""
     return case.outline.name if case.outline.title else case.outline.path
 
 

@@ -119,7 +119,7 @@ class Pass(Value):
 
 
 def _device_json(device: Device) -> dict[str, Any]:
-    """Return what an answer says of a device: its name, memory and bandwidth."""
+    """Return a device as JSON: its name, memory and bandwidth."""
     return {
         "id": device.id,
         "name": device.name,

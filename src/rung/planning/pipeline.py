@@ -199,7 +199,7 @@ def slices(batch: int) -> list[int]:
 
 
 def phase_memory(networks: Mapping[str, Network], held: Mapping[str, NetworkStorage], device: Device) -> MemoryUse:
-    """Return what resides while these compute, one at a time."""
+    """Return the memory of networks that compute one at a time."""
     weights = sum(weight_bytes(networks[name], way) for name, way in held.items())
     working = 0
     for name, way in held.items():

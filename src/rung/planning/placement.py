@@ -73,7 +73,7 @@ def is_lossless(subject: Subject, storage: Storage) -> bool:
 
 
 def usual_cache(subject: Subject, storage: Storage, device: Device) -> str:
-    """Return what keys and values are stored in where nobody says: f32 where nothing is to be lost, else f16."""
+    """Return the default dtype of the KV cache: f32 for lossless storage, else f16."""
     lossless = is_lossless(subject, storage)
     return compute_dtype(device, lossless) if subject.borrowed else "f32" if lossless else "f16"
 
@@ -177,7 +177,7 @@ def _packings(
 def _memory(
     held: WeightPlan, device: Device, request: Request, context: int, cache_dtype: str, alone: bool
 ) -> Callable[[int, int], MemoryUse]:
-    """Return what gives the memory of a range of layers on a device; ``alone``: it holds all of them."""
+    """Return a function from a range of layers to its memory on a device; ``alone``: the device holds all layers."""
     torch = not (alone and held.reads_without_torch(device, cache_dtype))
     block = held.cache_block(device, cache_dtype) if alone else 0
 

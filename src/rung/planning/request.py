@@ -142,7 +142,7 @@ def _bytes(device: str, given: object) -> int:
 
 
 def _spelled(text: str) -> str:
-    """Return what was probably meant, as ``--memory`` takes it: ``4.6GB`` for ``4,6 gigs``."""
+    """Return a misspelled size as ``--memory`` takes it: ``4.6GB`` for ``4,6 gigs``."""
     before, equals, size = text.rpartition("=")
     found = re.search(r"(\d+(?:[.,]\d+)?|[.,]\d+)\s*([kmgt]?)", size.lower())
     if found is None or not re.search("[1-9]", found[1]):

@@ -147,7 +147,7 @@ def contexts_of(subject: Subject, asked: int | None) -> list[int]:
 
 
 def storages(subject: Subject, asked: str | None) -> list[Storage]:
-    """Return what to try: the format asked for, else a file's own, or those that a folder may be stored in.
+    """Return the storages to try: the format asked for, else a file's own, or those that a folder may be stored in.
 
     Raises ``UnknownFormat``.
     """

@@ -108,8 +108,8 @@ class Group:
 
 
 def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
-    """Return what is multiplied for a token; of experts the share that a token visits, of look-up tables nothing. Each
-    weight stands for so many that are like it."""
+    """Group the weights that a token is multiplied with. Experts count by the share that a token visits, look-up tables
+    not at all. Each weight stands for ``number`` weights like it."""
     found: dict[tuple[str, str, bool], list[float]] = {}
     for weight, number in weights:
         share = number * token_share(weight, subject)
@@ -328,7 +328,8 @@ def _peak_of_passes(group: Group, device: Device) -> float:
 
 
 def _measured(group: Group, device: Device, rows: str = "") -> float | None:
-    """Return what was measured for a format; for one that was not, the middle of those that its rung takes too."""
+    """Return the measured rate of a format, else the median over the formats that its rung takes too; None without
+    any."""
     if known := device.rates.get(f"{group.rung} {group.format}{rows}"):
         return known
     rung, many = f"{group.rung} ", rows == " many"

@@ -60,12 +60,12 @@ class Weight(Value):
 
 
 def storage_name(asked: Storage) -> str:
-    """Return what people call it, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
+    """Return the common name of a storage, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
     return formats.short_name(asked.name) if asked is not None else "stored"
 
 
 def compute_dtype(device: Device, lossless: bool) -> str:
-    """Return what a device multiplies fastest; f32 for a model that is stored, or asked for, in f32.
+    """Return the dtype that a device multiplies fastest; f32 for a model that is stored, or asked for, in f32.
 
     Never f16 on a CPU without f16 arithmetic: there it is up to hundreds of times slower than bf16. Kernels in WGSL
     read 16 bits and compute in f32.

@@ -42,7 +42,7 @@ class WeightPlan:
 
     @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Return what is multiplied for a token."""
+        """Return the groups of weights that a token is multiplied with."""
         return groups(((kind.weight, len(kind.places)) for kind in self.kinds), self.subject)
 
     @functools.cached_property
@@ -130,8 +130,8 @@ class WeightPlanCache:
         return self._made[key]
 
     def _kind(self, device: Device) -> object:
-        """Return what the choice of rungs depends on: devices that can do the same with the same packages hold it
-        alike."""
+        """Return the key that the choice of rungs depends on: devices with the same capabilities and packages share
+        it."""
         key = id(device)
         if key not in self._kinds:
             levels = tuple(device.capability(name).level for name in _ASKED if not name.startswith("package."))

@@ -89,7 +89,7 @@ def may_change(environment: Environment, system: bool) -> None:
 
 
 def changes(environment: Environment, arguments: Sequence[str]) -> tuple[Change, ...]:
-    """Return what ``pip install`` with those arguments would change, resolved without changing anything.
+    """Return the changes that ``pip install`` with those arguments would make, resolved without making any.
 
     Raises ``SoftwareMissing`` with the reason when it would fail.
     """

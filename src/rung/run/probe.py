@@ -60,7 +60,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
 
 
 def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
-    """Return what a probe finds now, nothing read from disk or kept there."""
+    """Probe a device now; read nothing from disk and keep nothing there."""
     busy = _busy(device)
     capabilities = list(_instruction_sets(device, progress))
     compute = _with_torch if "torch" in device.software or device.kind != "cpu" else _with_numpy
@@ -229,7 +229,8 @@ def _emulated(capability: Capability, device: Device) -> Capability:
 
 
 def _capability(name: str, outcome: Outcome, source: str) -> Capability:
-    """Return what an attempt proves: right values, or absent with the reason, or nothing when it could not be tried."""
+    """Return the proven capability of an attempt: native for right values, absent with the reason, unknown where it
+    could not be tried."""
     if outcome.ok and not outcome.value:
         return Capability(name, Level.NATIVE, Proof.PROBE, source)
     reason = str(outcome.value) if outcome.ok else _reason(outcome)
@@ -263,7 +264,7 @@ def _with_rate(capability: Capability, rates: Mapping[str, float]) -> Capability
 
 
 def marks(device: Device) -> dict[str, str]:
-    """Return what tells this device from others of its kind, for torch."""
+    """Return the marks that tell this device from others of its kind, for torch."""
     marks = {name: str(device.details[name]) for name in ("uuid", "pci") if name in device.details}
     return marks | {"index": device.id.rpartition(":")[2] if ":" in device.id else "0"}
 

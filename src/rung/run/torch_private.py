@@ -92,7 +92,7 @@ foreach_utils: Any = _foreach_utils
 
 
 def default_device() -> torch.device | None:
-    """Return what ``torch.set_default_device`` has set."""
+    """Return the device set by ``torch.set_default_device``."""
     return _device.CURRENT_DEVICE
 
 

@@ -187,7 +187,7 @@ class _Watch(TorchDispatchMode):
         totals[2] += moved
 
     def operations(self) -> tuple[Operation, ...]:
-        """Return what was counted, the most expensive first."""
+        """Return the counted operations, the most expensive first."""
         found = (Operation(name, *totals) for name, totals in self._found.items())
         return tuple(sorted(found, key=lambda one: (-one.flops, -one.bytes, one.name)))
 

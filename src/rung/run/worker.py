@@ -173,7 +173,7 @@ class _Child:
         return json.loads(line)
 
     def cause_of_death(self) -> str:
-        """Return what ended the process, in words, with the last error that it printed."""
+        """Return the cause of the end of the process, in words, with the last error that it printed."""
         code = self._process.wait()
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - _TAIL))

@@ -506,7 +506,7 @@ class EngineClient:
             return await self._answer(question)
 
     async def counts(self) -> Counts:
-        """Return what is computed now; nothing where it is not loaded, which this does not change."""
+        """Return the counts of running work; zeros where the model is not loaded, which this does not change."""
         if not self._ready:
             return Counts(0, 0, 0, 0)
         return msgspec.convert(await self._answer(Stats()), Counts)

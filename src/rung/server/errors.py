@@ -22,7 +22,7 @@ class ApiError(Exception):
 
     @classmethod
     def of_failure(cls, failed: Failed) -> ApiError:
-        """Return what an engine's failure means to a client."""
+        """Translate a failure of the engine for a client."""
         message = " ".join([failed.cause, *(f"({fact})" for fact in failed.facts)])
         return cls(failed.status, message, code=failed.code, retry_after=1 if failed.status == 503 else 0)
 

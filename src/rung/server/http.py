@@ -70,7 +70,8 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns; where the client goes away before, cancel it and raise ``ClientDisconnect``."""
+    """Await ``work`` and return its result; where the client goes away before, cancel it and raise
+    ``ClientDisconnect``."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_until_gone(request.receive))
     try:

@@ -74,9 +74,9 @@ class Answers:
             yield event
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
-        """Return what ran an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and
+        """Return the facts of an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and
         ``measured`` of its report (``rung.core.types.Report``; bytes, tokens per second). ``same_bytes_until`` is the
-        number of tokens before the first that came after a step down, where one did."""
+        number of tokens before the first that came after a step down, where there was one."""
         known = self._engine.model
         ran = {} if known is None else {"devices": known.devices, "format": known.format}
         return {**ran, **(ends[-1].report if ends else {})}

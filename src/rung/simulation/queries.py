@@ -29,7 +29,7 @@ _MULTIPROCESSOR = {
 
 
 def properties(card: Card) -> Any:
-    """Return what ``get_device_properties`` tells; figures that the catalog does not have are left out."""
+    """Return the result of ``get_device_properties``; figures that the catalog does not have are left out."""
     major, minor = card.capability
     device = card.device
     amd = device.kind == "rocm"

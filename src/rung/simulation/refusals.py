@@ -51,8 +51,8 @@ class Card(Protocol):
 
 
 def refusal(card: Card, op: str, kind: str, dtype: str) -> Callable[[], Exception] | None:
-    """Return what makes the error for an operation of that name, kind and dtype on this card; None when it runs
-    there."""
+    """Return a function that makes the error for an operation of that name, kind and dtype on this card; None where it
+    runs."""
     if card.lacks_code:
         return lambda: _no_code(card)
     if card.device.capability(f"{'matmul' if kind == 'convolution' else kind}.{dtype}").level is not Level.ABSENT:

@@ -51,7 +51,7 @@ class Host(Value):
 
     @property
     def target(self) -> str:
-        """Return what builds carry code for: ``6.1``, ``gfx1030``, ``x86_64``."""
+        """Return the target that builds carry code for: ``6.1``, ``gfx1030``, ``x86_64``."""
         return self.row.cc or self.row.machine or self.architecture
 
 

@@ -117,7 +117,7 @@ def _served(host: Host) -> bool:
 
 @functools.cache
 def lacks(build: Build, host: Host) -> dict[str, str]:
-    """Return what a host must change for a build: ``python``, ``driver`` and ``system``, each with a sentence."""
+    """Return the changes that a host needs for a build: ``python``, ``driver`` and ``system``, each with a sentence."""
     found = {}
     lowest, highest = releases.pythons(build)
     if not version(lowest) <= version(host.python) <= version(highest):

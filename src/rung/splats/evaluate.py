@@ -125,7 +125,7 @@ def _tested(made: Trained, tests: Sequence[View]) -> tuple[Photographs, list[int
 
 
 def compared(shot: Shot, background: Color, transparent: bool) -> tuple[Bytes, np.ndarray | None]:
-    """Return what a picture is held against, uint8 [H, W, 3], and which pixels count, bool [H, W] (None: all)."""
+    """Return the reference of a picture, uint8 [H, W, 3], and the pixels that count, bool [H, W] (None: all)."""
     if shot.alpha is None:
         return shot.rgb, None
     if not transparent:

@@ -40,7 +40,7 @@ class Shot(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Return what it takes in memory."""
+        """Return the size in memory, in bytes."""
         return self.rgb.nbytes + (0 if self.alpha is None else self.alpha.nbytes)
 
 
@@ -111,7 +111,7 @@ class Photographs:
 
     @property
     def memory_bytes(self) -> int:
-        """Return what the pictures in memory take."""
+        """Return the size of the pictures in memory, in bytes."""
         return self._held
 
     def shot(self, index: int) -> Shot:

@@ -45,7 +45,7 @@ class Trained(NamedTuple):
 
 
 def trained(path: Path) -> Trained:
-    """Return what a file of splats, or a run's folder, holds; a file that lies in a run's folder has its cameras.
+    """Open a file of splats, or a run's folder; a file in a run's folder has its cameras.
 
     Raises ``UsageError`` for a folder without splats, ``BadFile``.
     """

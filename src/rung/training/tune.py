@@ -156,7 +156,7 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
 
 
 def _format(card: ModelCard, asked: str | None) -> str:
-    """Return what the base is held in while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
+    """Return the format of the base while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
     if card.quantized:
         if asked not in (None, STORED):
             raise UsageError(
@@ -202,7 +202,7 @@ def _check_targets(card: ModelCard, targets: str) -> None:
 
 
 def _identity(card: ModelCard, data: Path, asked: Options) -> dict[str, Any]:
-    """Return what must be the same for a run to go on."""
+    """Return the values that must be equal for a run to go on."""
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
     return {"model": str(Path(card.path).resolve()), "data": digest, "options": asdict(asked)}
 

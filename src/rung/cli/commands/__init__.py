@@ -88,7 +88,7 @@ _ELSEWHERE = {
 
 
 def _other_words(typed: str) -> str:
-    """Return what to type instead of a word of another program, or of a file; empty for any other word."""
+    """Return the command to type instead of a word of another program or of a file; empty for any other word."""
     if typed in _ELSEWHERE:
         return f" It is called: rung {_ELSEWHERE[typed]}"
     return f" It is a file: rung run {quoted(typed)}" if Path(typed).exists() else ""

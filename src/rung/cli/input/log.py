@@ -193,7 +193,7 @@ def _answer_row(row: tuple[int, str]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """Return what a JSON text says; numbers that JSON has not are unknown."""
+    """Parse a JSON text; numbers that JSON has not become None."""
     return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
 
 

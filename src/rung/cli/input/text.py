@@ -50,7 +50,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def kind_of(data: bytes) -> str | None:
-    """Return what data is, in words, where it is no text.
+    """Return the kind of data that is no text, in words; None for text.
 
     >>> kind_of(b"%PDF-1.7"), kind_of(b"Hello"), kind_of(b"a\\0b")
     ('a PDF file', None, 'binary data')

@@ -57,7 +57,7 @@ def page() -> str:
 
 
 def _chips(keys: Iterable[str]) -> str:
-    """Return what these architectures are, in the words of their rows."""
+    """Return the chips of these architectures, in the words of their rows."""
     rows = [catalog.architectures()[key] for key in keys]
     return "; ".join(f"{row.generation}: {row.chips}" for row in rows) + "."
 

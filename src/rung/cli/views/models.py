@@ -48,7 +48,7 @@ def since(moment: float) -> str:
 
 
 def about_lines(about: About) -> list[str]:
-    """Return what a model is, a fact a line."""
+    """Describe a model, a fact a line."""
     total = sum(about.formats.values())
     formats = ", ".join(
         f"{name} {count / total:.0%}" for name, count in about.formats.items() if count / total >= 0.005

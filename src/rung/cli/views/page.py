@@ -72,7 +72,7 @@ def table(headings: Sequence[str], rows: Iterable[str]) -> str:
 
 
 def cards(devices: Sequence[Device]) -> str:
-    """Return what is known of the devices as HTML; nothing of many."""
+    """Return the facts of the devices as HTML; empty for many devices."""
     distinct = list({device.name: device for device in devices}.values())
     if not distinct or len(distinct) > FEW:
         return ""

@@ -93,7 +93,7 @@ def _known(name: str) -> Match | None:
 def _answer(
     outline: Outline, device: Device, formats: tuple[str, ...] = (), *, alternatives: bool = False
 ) -> Answer | None:
-    """Return what ``rung check`` says of a model there, None where it cannot say anything."""
+    """Return the answer of ``rung check`` for a model there, or None where there is no answer."""
     try:
         return check(outline, [device], Question(formats=formats), alternatives=alternatives)
     except RungError:
@@ -116,7 +116,7 @@ def _works(answer: Answer, choice: Choice, device: Device, change: str = "") -> 
 
 
 def _runs(outline: Outline, device: Device, file: str) -> Works | None:
-    """Return what runs of the model of the log: in the format of its file or in one that fits, else with a change."""
+    """Return a way to run the model of the log: in the format of its file or in one that fits, else with a change."""
     known = _known(file) if file else None
     own = (known.format,) if known is not None and known.format else ()
     answer = _answer(outline, device, own, alternatives=True)

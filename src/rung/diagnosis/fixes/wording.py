@@ -176,7 +176,7 @@ class Speaker:
         return _HOLE.sub(lambda hole: self._named(hole[1]) or hole[2] or "", text)
 
     def _named(self, name: str) -> str | None:
-        """Return what the log calls the thing of that name, None where it does not."""
+        """Return the log's own word for the thing of that name, or None."""
         said = self._scene.mentions
         module = said.module or self._module_of_hits() or (TORCH.name if self.program == TORCH else "")
         found = {
@@ -283,7 +283,7 @@ def _quoted(value: str) -> str:
 
 
 def _torch(scene: Scene) -> str:
-    """Return what ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
+    """Return the arguments of ``rung setup`` for the card of this scene; a placeholder where nobody named a card."""
     # reading the catalog costs more than the rest of an explanation
     from rung.hardware.catalog import architectures
     from rung.software.companions import Host, platform_words

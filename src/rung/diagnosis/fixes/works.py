@@ -64,8 +64,7 @@ def best_known(device: Device) -> Works | None:
 
 
 def _key(device: Device) -> dict[str, str]:
-    """Return what the answer holds for: the device with its software, about the memory that it has free, and the
-    sources."""
+    """Return the cache key of the answer: the device with its software, its free memory rounded, and the sources."""
     rates = sorted((*device.rates.items(), *device.peaks.items()))
     parts: dict[str, Any] = {
         "what": "works",

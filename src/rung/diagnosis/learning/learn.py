@@ -50,7 +50,7 @@ _BY_CAUSE, _KEPT_BY_CAUSE = 0.02, 0.1
 
 
 def learn_causes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = CAUSES) -> Learned:
-    """Return what words say for causes; the empty label stands for none of them."""
+    """Learn the weights of words for causes; the empty label stands for none of them."""
     labels = ["", *sorted({row["cause"] for row in rows} - {"", None})]
     places = places_of(words, settings.seen)
     targets = np.zeros((len(rows), len(labels)))
@@ -62,7 +62,7 @@ def learn_causes(rows: Sequence[Row], words: Sequence[Words], settings: Settings
 
 
 def learn_fixes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = FIXES) -> Learned:
-    """Return what words, and causes with ``@`` before them, say for fixes; rows that say no fix are left out."""
+    """Learn the weights of words, and of causes with ``@`` before them, for fixes; rows without a fix are left out."""
     told = [(row, found) for row, found in zip(rows, words, strict=True) if row["cause"] and row.get("fixes")]
     labels = sorted({row.label for row in wordings()})
     causes = sorted({row["cause"] for row, _ in told})

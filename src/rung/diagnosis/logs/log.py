@@ -83,7 +83,8 @@ def _shortened(line: bytes) -> bytes:
 
 
 def states(line: bytes) -> list[str]:
-    """Return what a line showed, one after the other: a carriage return begins a new state of the same line."""
+    """Return the states that a line showed, one after the other: a carriage return begins a new state of the same
+    line."""
     return [_shortened(state).decode("utf-8", "replace") for state in line.split(b"\r") if state]
 
 

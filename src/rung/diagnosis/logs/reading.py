@@ -247,8 +247,8 @@ def _index() -> tuple[tuple[int, ...], dict[str, list[tuple[str, tuple[int, ...]
 
 
 def _piece(word: str) -> str:
-    """Return what a line must hold for the word to be looked for: its last letters, or its last one of another
-    script."""
+    """Return the letters that a line must hold before the word is looked for: its last letters, or the last letter of
+    another script."""
     if not word[-1].isascii():
         return word[-1]
     return word[-_PIECE:] if len(word) >= _PIECE else ""

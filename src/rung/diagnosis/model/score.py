@@ -101,7 +101,8 @@ def tempered(shares: Mapping[str, float], most: float) -> dict[str, float]:
 
 @functools.cache
 def siblings(cause: str) -> Mapping[str, float]:
-    """Return what it is instead where it is not this cause: a defect, what signatures name beside it, or any other."""
+    """Return the other causes where it is not this one: a defect, the causes that signatures name with it, or any
+    other."""
     found = {row["label"]: _STRANGER / len(tables()["cause"]) for row in tables()["cause"] if row["label"] != cause}
     for signature in signatures():
         if signature.causes.get(cause, 0.0) > 0:

@@ -108,7 +108,7 @@ def _table() -> Table:
 
 
 def share(count: int) -> float:
-    """Return what each of so many known words of a log counts."""
+    """Return the weight of each of ``count`` known words of a log."""
     return 1 / math.sqrt(count + _SILENT)
 
 
@@ -120,7 +120,7 @@ def weighed(row: str) -> tuple[tuple[int, float], ...]:
 
 
 def scores(words: Iterable[str], table: Table) -> list[float] | None:
-    """Return what the words say for each label of a table, in nats; None when no word is known."""
+    """Return the scores of the words for each label of a table, in nats; None where no word is known."""
     labels, rows = table
     # sorted, for sums in the order of a set end differently from run to run
     known = [row for row in map(rows.get, sorted(words)) if row is not None]

@@ -390,7 +390,7 @@ def in_package(scene: Scene) -> bool:
 
 
 def shown(scene: Scene) -> str:
-    """Return what was kept of the log, its last lines, and what the environment says."""
+    """Return the kept lines of the log, its last lines, and the facts of the environment."""
     return f"{scene.text}\n{scene.said}\n{scene.facts.os} {scene.facts.stated}"
 
 

@@ -11,7 +11,7 @@ REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length
 
 
 def usage(prompt: int, answer: int, cached: int) -> dict[str, Any]:
-    """Return what answers cost: tokens of the prompts, of the answers, and of the prompts that were known."""
+    """Return token counts as OpenAI's ``usage``: of the prompts, of the answers, and of the cached prompts."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": answer,

@@ -82,7 +82,7 @@ def calibrate(
 
 
 def _undisturbed(measure: Callable[[], float]) -> float:
-    """Return what ``measure`` finds while the machine below takes no time away, or the least."""
+    """Return a time of ``measure`` during which the hypervisor stole none, else the shortest of several."""
     found = []
     for _ in range(_TRIES):
         before, started = process_memory.stolen(), time.perf_counter()
@@ -154,7 +154,7 @@ def _weights(name: str) -> Size:
 
 
 def _rest(whole: float, part: float) -> float:
-    """Return what is left of some seconds, at least a tenth: a machine that stumbles makes no rate negative."""
+    """Return ``whole`` less ``part``, in seconds, at least a tenth of the whole: noise makes no rate negative."""
     return max(whole - part, whole / 10)
 
 

@@ -22,7 +22,7 @@ _QUEUE = 2
 
 
 def pooling_of(card: ModelCard) -> Pooling:
-    """Return what the files say. Raises ``UnknownArchitecture`` for what gives no embedding."""
+    """Return the pooling that the files state. Raises ``UnknownArchitecture`` for models without embeddings."""
     if card.kind == "gguf":
         kind = card.metadata.get("general.architecture")
         return pooling_of_gguf(Settings(card.metadata, card.name, f"{kind}."))

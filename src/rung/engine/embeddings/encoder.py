@@ -57,7 +57,7 @@ class EncoderModel(Model):
 
     @property
     def report(self) -> Report:
-        """Return what happened so far: steps down, rungs, predicted beside measured."""
+        """Return the report so far: steps down, rungs, predicted beside measured."""
         predicted = {
             "memory_bytes": float(self.plan.memory),
             "prefill_tokens_per_second": self.plan.prefill_rate,

@@ -84,7 +84,7 @@ class _Group:
         self._free = list(range(blocks - 1, -1, -1))
 
     def entry(self, block: int) -> int:
-        """Return what block tables say of a block: its address on the CPU, its number elsewhere."""
+        """Return the entry of a block in block tables: its address on the CPU, its number elsewhere."""
         if self.device != "cpu":
             return block
         return int(self.memory.ctypes.data) + block * self.block_bytes
@@ -199,7 +199,7 @@ class BlockPool:
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """Return what says where the keys and values of a token lie in a block."""
+        """Return the layout of the keys and values of a token in a block; equal layouts can share blocks."""
         return self.block, self.dtype, self.heads, self.size, tuple(self._layers), tuple(self._names)
 
     def take(self, group: int) -> int:

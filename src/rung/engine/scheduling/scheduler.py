@@ -435,7 +435,7 @@ class Scheduler:
 
 
 def _rows(part: Part) -> list[Row]:
-    """Return what the tokens of a part are chosen by. A mask that fails ends its sequence."""
+    """Return the sampling rows of a part. A mask that fails ends its sequence."""
     try:
         return part.sequence.rows(part.guesses) if part.logits else []
     except Exception as error:

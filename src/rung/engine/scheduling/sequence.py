@@ -97,7 +97,7 @@ class Sequence:
         return None
 
     def rows(self, guesses: Many[int]) -> list[Row]:
-        """Return what tokens are chosen by: the next one, and those after each guess; none where none is chosen."""
+        """Return the rows to sample: the next token, and one after each guess; none where no token is sampled."""
         return []
 
     def accept(self, outcome: Outcome) -> int:

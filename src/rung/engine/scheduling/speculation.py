@@ -137,7 +137,7 @@ class StepSeconds:
                 self._seconds[more] = max(_TRY_AGAIN * self._seconds[more], self._seconds[rows])
 
     def of(self, rows: int) -> float | None:
-        """Return what a step of so many rows is expected to take, or None.
+        """Return the expected seconds of a step of so many rows, or None.
 
         Where none was seen it lies between those of fewer and of more rows. Where none of more rows was seen either it
         takes as long as one of half as many rows or more, so that it is tried.

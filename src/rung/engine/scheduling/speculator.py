@@ -100,8 +100,8 @@ class Speculator:
         return found
 
     def _look(self, sequences: Many[Sequence]) -> tuple[list[list[int]], dict[int, Acceptance]]:
-        """Return what may follow each sequence by what was said before; and of those of which that or a draft model
-        can guess, how often it was right."""
+        """Return the guesses for each sequence by prompt lookup, and the acceptance of each sequence that a lookup or a
+        draft model can guess for."""
         looked_up: list[list[int]] = [[] for _ in sequences]
         sources: dict[int, Acceptance] = {}
         for number, sequence in enumerate(sequences):

@@ -138,7 +138,7 @@ class Answers(Cuda):
         return True
 
     def cudart(self) -> Any:
-        """Return what programs call of it: the profiler's switch."""
+        """Return the functions of the CUDA runtime that programs call: the switch of the profiler."""
         return types.SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0)
 
     def get_sync_debug_mode(self) -> int:

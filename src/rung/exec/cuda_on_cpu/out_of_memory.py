@@ -88,7 +88,7 @@ def _bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def _of_step(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """Return what wraps the step of each optimizer."""
+    """Return a wrapper for the ``step`` of each optimizer."""
     wrap = optimizer.profile_hook_step
 
     def wrapped(step: Callable[..., Any]) -> Callable[..., Any]:

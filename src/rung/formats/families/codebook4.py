@@ -61,7 +61,7 @@ DYNAMIC: Floats = _dynamic_codebook()
 
 
 def middles(codebook: Floats) -> Floats:
-    """Return what lies between neighboring values of a sorted codebook."""
+    """Return the midpoints between neighboring values of a sorted codebook."""
     return (codebook[:-1] + codebook[1:]) / np.float32(2)
 
 

@@ -41,7 +41,7 @@ class RowCodec(Codec):
         return {"data": data, "scale": scale}
 
     def kept(self, peak: Floats, step: Floats) -> Floats:
-        """Return what is stored for rows [n] with these largest magnitudes, of which a code is one ``step``."""
+        """Return the stored scale of rows [n] with these largest magnitudes, for a code that is one ``step``."""
         return step
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:

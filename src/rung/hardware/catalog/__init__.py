@@ -49,6 +49,6 @@ def pci_arch(vendor: int, device: int) -> str:
 
 
 def pci_name(vendor: int, device: int) -> str:
-    """Return what a PCI id is called: all the products that share it, empty when the catalog has none."""
+    """Return the products that share a PCI id; empty where the catalog has none."""
     wanted = f"{vendor:04x}:{device:04x}"
     return " / ".join(product.name for product in products() if wanted in product.pci)

@@ -76,7 +76,8 @@ class Build:
         return f"{self.ptx} as PTX" if self.ptx and version(self.ptx) <= capability else ""
 
     def software(self) -> dict[str, str]:
-        """Return what a device says of it: ``{"torch": "1.10.0", "cuda": "10.2", "arch_list": "sm_37 sm_50 ..."}``."""
+        """Return the ``software`` of a device with this build: ``{"torch": "1.10.0", "cuda": "10.2", "arch_list":
+        "sm_37 sm_50 ..."}``."""
         found = {"torch": self.release if self.release.count(".") > 1 else f"{self.release}.0"}
         if self.toolkit:
             found["rocm" if self.backend == "hip" else self.backend] = self.toolkit
@@ -175,7 +176,7 @@ def _torch(release: str, name: str | None, architecture: Architecture) -> Build:
 
 
 def _plain(same: list[Build], architecture: Architecture) -> list[Build]:
-    """Return what a plain install of that release gives on a machine with such a device, the best first."""
+    """Return the builds that a plain install of that release gives on a machine with such a device, the best first."""
     backend = {"cuda": "cuda", "rocm": "hip"}.get(architecture.kind, architecture.kind)
     own = [b for b in same if b.backend == backend]
     return [b for b in own if b.default] or own or [b for b in same if b.backend == "cpu"]

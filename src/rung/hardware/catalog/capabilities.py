@@ -57,7 +57,7 @@ def _by_name(found: list[Capability]) -> FrozenDict[Capability]:
 
 
 def declared(architecture: Architecture) -> list[Capability]:
-    """Return what the catalog says of a device that is here, whose software it has not looked at."""
+    """Return the catalog's capabilities of a device that is here, whose software was not looked at."""
     return list(table(architecture))
 
 

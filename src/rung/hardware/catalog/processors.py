@@ -57,7 +57,7 @@ def cores() -> Mapping[str, Core]:
 
 
 def processors() -> list[dict[str, Any]]:
-    """Return what a product of the catalog is made of, for each row of ``processors.table``."""
+    """Return the fields of a product of the catalog for each row of ``processors.table``."""
     return [_processor(*tables.cells(row, 9)) for row in tables.rows("processors.table")]
 
 

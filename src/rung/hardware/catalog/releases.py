@@ -66,7 +66,7 @@ def plain(build: Build, place: str) -> bool:
 
 
 def arguments(build: Build, place: str, indexes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return what pip is to install, and from where: ``("torch==2.14.1+cu126", "--index-url", ...)``.
+    """Return pip's arguments for a build: ``("torch==2.14.1+cu126", "--index-url", ...)``.
 
     ``indexes`` replace the index of the build: options for pip, as they are. Empty where pip cannot fetch the build.
     """

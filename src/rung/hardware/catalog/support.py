@@ -45,7 +45,7 @@ class Support(Value):
 
 
 def support(device: Device) -> tuple[Support, ...]:
-    """Return what is known of released software on that device, torch first.
+    """Return the support of released software for that device, torch first.
 
     A package that ``device.software`` names is looked up in that release, the others in their newest; where the newest
     does not run, the newest that does is listed too. Nothing but torch is known of an architecture that is not in the

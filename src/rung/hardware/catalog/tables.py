@@ -17,7 +17,7 @@ _FILES = ("architectures.toml", "software.toml", "releases.toml", "guarded.toml"
 
 
 def load(name: str) -> dict[str, Any]:
-    """Return what the TOML file of that name beside this module says."""
+    """Return the contents of the TOML file of that name beside this module."""
     found: dict[str, Any] = _tables()[name]
     return found
 
@@ -47,7 +47,7 @@ def cells(row: list[str], number: int) -> list[str]:
 
 
 def compile_tables() -> str:
-    """Return what ``tables.json`` is to hold."""
+    """Return the text of ``tables.json``."""
     import tomllib
 
     found = {name: tomllib.loads((_HERE / name).read_text(encoding="utf-8")) for name in _FILES}

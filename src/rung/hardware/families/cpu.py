@@ -132,7 +132,7 @@ def restrictions(environment: Mapping[str, str], own: str) -> dict[str, str]:
 
 
 def own_features() -> str:
-    """Return what the compiler is told of this machine that LLVM does not find out; empty where there is nothing."""
+    """Return changes to the features that LLVM finds on this machine; empty where it is right."""
     return arm.own_features() or x86.own_changes()
 
 
@@ -172,7 +172,7 @@ def _linux(root: Path, affinity: Iterable[int] | None) -> _Facts:
 
 
 def _cores(found: topology.Topology) -> dict[str, Any]:
-    """Return what is said of the cores: how many, of which kinds, and how many threads compute."""
+    """Return details of the cores: how many, of which kinds, and how many threads compute."""
     details: dict[str, Any] = {"cores": found.cores, "threads": found.threads}
     if found.named:
         details["core_kinds"] = FrozenDict(found.named)
@@ -190,7 +190,7 @@ def _mac(ask: Callable[[str], str]) -> _Facts:
 
 
 def _windows() -> _Facts:
-    """Return what psutil knows; nothing tells which instructions there are, so none is declared."""
+    """Return psutil's facts; nothing tells which instructions there are, so none is declared."""
     import psutil
 
     memory = psutil.virtual_memory()

@@ -126,7 +126,8 @@ def _without_driver(number: int, card: from_catalog.Card, trouble: str) -> Devic
 
 
 def _visible(found: list[Device], wanted: str | None) -> list[Device]:
-    """Return what ``CUDA_VISIBLE_DEVICES`` leaves, in its order; a name that fits nothing ends the list, as in CUDA."""
+    """Return the devices of ``CUDA_VISIBLE_DEVICES``, in its order; a name that fits nothing ends the list, as in
+    CUDA."""
     if wanted is None:
         return found
     left = []

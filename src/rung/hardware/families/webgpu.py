@@ -157,7 +157,8 @@ def open_adapter(device: Device) -> Any:
 
 
 def listed(root: Path = Path("/")) -> Listing:
-    """Return what ``wgpu`` lists, from the cache where drivers, loader and cards are those of an earlier listing."""
+    """Return the adapters that ``wgpu`` lists, from the cache where drivers, loader and cards are those of an earlier
+    listing."""
     version = version_of("wgpu")
     if not version:
         return Listing(trouble="wgpu is not installed: pip install 'rung[lean]'")

@@ -122,7 +122,7 @@ def keeping_scales(quantize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outline(state: Any) -> tuple[Any, ...]:
-    """Return what two states must share for one to hold what the other encodes."""
+    """Return the properties that two states must share for one to hold the data of the other."""
     return state.shape, state.blocksize, state.quant_type, state.nested, state.absmax.shape, state.absmax.device
 
 

@@ -121,7 +121,7 @@ class _Sizes:
         return self._class.startswith(("Flux", "LTX"))
 
     def latents(self, half: bool = False) -> torch.Tensor:
-        """Return what is denoised; ``half``: what an autoencoder decodes."""
+        """Return the latents to denoise; ``half``: the latents that an autoencoder decodes."""
         sizes = self._usual
         channels = self._get("latent_channels", "z_dim") if half else self._get("in_channels", default=4)
         if self._packed and not half:
@@ -164,7 +164,7 @@ class _Sizes:
         return torch.zeros(self._tokens, 3, device="cpu")
 
     def added_cond_kwargs(self) -> dict[str, torch.Tensor] | None:
-        """Return what Stable Diffusion XL is told beside the text."""
+        """Return the conditions of Stable Diffusion XL other than text, or None."""
         if self._get("addition_embed_type") != "text_time":
             return None
         times = 6

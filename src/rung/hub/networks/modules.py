@@ -136,7 +136,7 @@ def _named(library: Any) -> str:
 
 
 def component_of(module: torch.nn.Module, name: str = "model") -> Component:
-    """Return what a module is made of; its tensors have the roles that planning tells apart, and no place in a file."""
+    """Describe a module; its tensors have the roles that planning tells apart, and no position in a file."""
     config = getattr(module, "config", None)
     roles = _roles(module)
     tensors = [

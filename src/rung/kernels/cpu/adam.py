@@ -35,7 +35,7 @@ _ONE = np.float32(1.0)
 
 @numba.njit(**OPTIONS)
 def change(rate, first, second, root, epsilon):
-    """Return what a value changes by, from its rate and both means; for scalars of float32 or float64."""
+    """Return the change of a value from its rate and both means; for scalars of float32 or float64."""
     return rate * first / (math.sqrt(second) * root + epsilon)
 
 

@@ -26,8 +26,8 @@ _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
 
 @kernel(1)
 def enter(words):
-    """Return what OpenMP calls on each thread: ``words`` are the address that tells its number, the function, its
-    argument, and how many threads there are."""
+    """Run on each OpenMP thread: ``words`` are the address of the function that returns its number, the function to
+    call, its argument, and the number of threads."""
     call_address(read_i64(words + 8), (read_i64(words + 16), call_number(read_i64(words)), read_i64(words + 24)))
 
 

@@ -78,7 +78,7 @@ def _least_features() -> frozenset[str]:
 
 
 def _own_features() -> str:
-    """Return what the compiler is told of this machine, where what LLVM finds is not what all cores have."""
+    """Return changes to the features that LLVM finds, where not all cores have them."""
     changes = x86.own_changes()
     if not changes:
         return arm.own_features()
@@ -290,8 +290,8 @@ def configure(threads: int = 1) -> str:
 
 
 def shared() -> dict[str, str]:
-    """Return what the environment of a child needs to compile what this process does, and to keep it in one folder: a
-    child that is killed cannot remove one of its own."""
+    """Return environment variables for a child that compiles for the same target, into the same folder: a child that is
+    killed cannot remove a folder of its own."""
     folder = {} if _writable(_kernels()) else {"NUMBA_CACHE_DIR": str(_temporary())}
     if _wrong:
         return folder | {CPU_LEVEL.variable: level().name} | compiled_for()

@@ -75,7 +75,8 @@ def _run(kernel: Any, out: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
 
 
 def _dot(lanes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what vpdpbusd must give: int32 sums of four unsigned times signed bytes, added to a start."""
+    """Return inputs and the right output of vpdpbusd: int32 sums of four unsigned times signed bytes, added to a
+    start."""
     start = np.arange(lanes, dtype=np.int32) * 1000
     kind = _vector(I32, lanes)
     operand = _vector(I8, 4 * lanes) if LLVM_VERSION >= (21,) else kind

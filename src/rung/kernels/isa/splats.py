@@ -95,7 +95,7 @@ def blame_row(b, state, behind, gradient, record, dx, dy, number, out):
 
 @instruction(VOID, INT, INT)
 def start_behind(b, behind, state):
-    """Return what ``blame_row`` begins a row with: what was left at its end, and no loss."""
+    """Store the state that ``blame_row`` begins a row with: the transmittance at its end, and no loss."""
     left = v.load.emit(b, state)
     store(b, behind, b.select(b.fcmp_ordered("<", left, constant(v.F32S, 0.0)), b.fneg(left), left))
     store(b, plus(b, behind, v.BYTES), constant(v.F32S, 0.0))

@@ -173,8 +173,8 @@ def _absence(role: str, decoder: Decoder) -> str:
 
 
 def _resized(adapter: Adapter, card: ModelCard) -> list[str]:
-    """Return what a whole tensor of the adapter says against the model. Raises ``UsageError`` for one that was
-    trained."""
+    """Return the differences between a whole tensor of the adapter and the model. Raises ``UsageError`` for one that
+    was trained."""
     if adapter.trained:
         raise _whole(adapter, card, min(adapter.trained))
     rows, vocabulary = {shape[0] for shape in adapter.copies.values() if shape}, card.decoder.vocabulary

@@ -35,7 +35,8 @@ def biases(config: Settings) -> dict[str, str]:
 
 
 def decoder(config: Settings, model_type: str, defaults: Mapping[str, Any], **more: Any) -> Decoder:
-    """Return what all Gemmas share: checkpoints store norms less one, and embedded tokens grow by sqrt(hidden)."""
+    """Return the fields that all Gemmas share: checkpoints store norms less one, and embedded tokens grow by
+    sqrt(hidden)."""
     family.refuse_bidirectional(config)
     found = family.decoder(config, model_type, defaults, **more)
     return replace(found, norm_offset=1.0, embedding_scale=math.sqrt(found.hidden))
@@ -62,7 +63,7 @@ def from_gguf(meta: Settings, factors: Factors) -> Decoder:
 
 
 def gguf_decoder(meta: Settings, model_type: str, **more: Any) -> Decoder:
-    """Return what all Gemmas share in GGUF files."""
+    """Return the fields that all Gemmas share in GGUF files."""
     scale = math.sqrt(meta.integer("embedding_length"))
     return family.gguf_decoder(meta, Factors(), model_type, activation="gelu_tanh", embedding_scale=scale, **more)
 

@@ -66,7 +66,7 @@ class EncoderCard(Value):
 
     @property
     def component(self) -> Component:
-        """Return what its network is made of."""
+        """Describe the network."""
         shape = self.encoder
         measures = Shape(
             layers=shape.layers,

@@ -39,7 +39,7 @@ def joined(
     where: str,
     site: Callable[[str], rung_folder.Site | None],
 ) -> list[Found]:
-    """Return what is stored, with the tensors that make quantized weights replaced by these.
+    """Return the stored tensors; a quantized weight takes the place of the tensors that make it.
 
     ``site``: see ``rung_folder.gather``; other methods' tensors tell their shapes. Raises ``UnknownArchitecture`` for a
     method that rung does not read, ``BadFile`` for tensors that contradict the config or each other.

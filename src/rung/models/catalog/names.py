@@ -45,7 +45,7 @@ class Match:
 
 
 def find(name: str) -> Match | None:
-    """Return what ``name`` means, None where it is no name of the catalog.
+    """Return the model of a name, or None where the catalog has none of it.
 
     Raises ``UsageError`` for a name that fits several models alike, ``ModelNotFound`` for a size that a known family
     does not have.

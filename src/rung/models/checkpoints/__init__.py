@@ -69,7 +69,7 @@ def _module(method: str) -> Method:
 
 
 def suffixes(method: str) -> Mapping[str, str]:
-    """Return what the names of a method's tensors end with -> the part of a weight that they are."""
+    """Return the endings of a method's tensor names, each with the part of a weight that it is."""
     return _module(method).SUFFIXES
 
 

@@ -60,7 +60,7 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
 
 
 def _scheme(config: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """Return what the config says of the weights of a linear layer. Raises ``BadFile``."""
+    """Return the scheme of the weights of a linear layer. Raises ``BadFile``."""
     groups = config.get("config_groups")
     found = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
     exact = [group for group in found if any(_means(target, module) for target in group.get("targets") or ())]

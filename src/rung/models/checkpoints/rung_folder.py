@@ -40,7 +40,7 @@ class Site:
 
 
 def said(config: Mapping[str, Any], where: str) -> Choice:
-    """Return what a quantization config says. Raises ``BadFile`` for what is no such config."""
+    """Read a quantization config. Raises ``BadFile`` for a mapping that is none."""
     settings = Settings(config, f"{where}: quantization_config")
     if unknown := sorted(config.keys() - set(_KEYS)):
         raise BadFile(f"{settings.where} has the key {unknown[0][:60]}", [f"rung knows {', '.join(_KEYS)}"], _NEWER)

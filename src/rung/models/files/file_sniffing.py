@@ -34,8 +34,8 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 def describe(head: bytes) -> str:
-    """Return what a file with these first bytes (64 or more, when it has them) is, with an article; ``""`` if nobody
-    knows."""
+    """Return the kind of a file with these first bytes (64 or more, where it has them), with an article; empty where it
+    is unknown."""
     if not head:
         return "an empty file"
     if is_pickle(head):

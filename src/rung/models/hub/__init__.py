@@ -92,7 +92,7 @@ def in_cache(listed: Listing, names: Iterable[str]) -> bool:
 
 
 def is_closed(offline: bool) -> str:
-    """Return what keeps rung from asking the hub, empty if nothing does."""
+    """Return the reason that keeps rung from asking the hub; empty where there is none."""
     from huggingface_hub import constants
 
     if offline:

@@ -70,7 +70,8 @@ class Manifest(Value):
 
     @property
     def path(self) -> Path:
-        """Return what to open: the GGUF file, of a split one the first part, or the folder of a Hugging Face model."""
+        """Return the path to open: the GGUF file, the first part of a split one, or the folder of a Hugging Face
+        model."""
         whole = any(file.name == "config.json" for file in self.files)
         return self.folder if whole else self.folder / self.files[0].name
 

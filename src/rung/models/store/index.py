@@ -35,7 +35,7 @@ def indexes() -> list[str]:
 
 
 def _configured() -> dict[str, str]:
-    """Return what pip's configuration files say, later ones over earlier ones."""
+    """Return the options of pip's configuration files; later files win."""
     found: dict[str, str] = {}
     if os.environ.get("PIP_CONFIG_FILE") == os.devnull:
         return found

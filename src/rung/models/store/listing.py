@@ -99,7 +99,7 @@ class About(Value):
 
 
 def about_card(name: str, path: Path, card: ModelCard) -> About:
-    """Return what a model is that lies at ``path``."""
+    """Describe the model at ``path``."""
     stored, other = folder.find(name), elsewhere.find(name)
     program = "rung" if stored is not None else other.program if other is not None else ""
     files = card.files or (str(path),)
@@ -119,7 +119,7 @@ def about_card(name: str, path: Path, card: ModelCard) -> About:
 
 
 def about_starter(starter: Starter, card: ModelCard) -> About:
-    """Return what a starter is that is not here."""
+    """Describe a starter that is not here."""
     terms = starter.terms
     return About(
         name=starter.name,
@@ -153,7 +153,7 @@ def _of_card(card: ModelCard) -> dict[str, Any]:
 
 
 def open_about(name: str, path: Path) -> About:
-    """Return what the model at ``path`` is, read from its header. Raises what ``open_card`` raises."""
+    """Describe the model at ``path`` from its header. Raises as ``open_card``."""
     from rung.models.open import open_card
 
     try:

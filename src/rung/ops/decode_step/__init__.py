@@ -66,7 +66,7 @@ def check_glue(case: Case, device: Device) -> Verdict:
 
 
 def check_step(case: Case, device: Device) -> Verdict:
-    """Return what ``check_glue`` wants, and linears that all have a kernel for single rows.
+    """Accept cases that ``check_glue`` accepts and whose linears all have a kernel for single rows.
 
     Only compiled functions read a cache in q8_0, whose heads have a multiple of 32 values.
     """

@@ -54,7 +54,7 @@ class Block:
         glue.add_and_norm(hidden, narrowed, self.mlp_post_norm, None)
 
     def _attention(self, x: Tensor, cache: Cache, place: TokenSpan, glue: Glue, adapter: Adapter | None) -> Tensor:
-        """Return what the queries gather, [T, heads * head_dim]."""
+        """Return the output of attention, [T, heads * head_dim]."""
         q, k, v = self._heads(x, adapter)
         glue.rope_and_store_kv(q, k, v, place, cache)
         scale, softcap, window = self.shape.attention_scale, self.shape.attention_softcap, self.weights.window

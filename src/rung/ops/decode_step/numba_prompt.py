@@ -140,7 +140,7 @@ class PromptReader:
         run(rope_and_store_kv[self._pool.dtype].address, words, self._threads)
 
     def _attend(self, layer: LayerWeights, q: Floats, tables: BatchTables, count: int) -> Floats:
-        """Return what the queries gather, [T, heads * head_dim]."""
+        """Return the output of attention, [T, heads * head_dim]."""
         shape, group = self._shape, self._shape.heads // self._shape.kv_heads
         out = np.empty((count, shape.heads * shape.head_dim), np.float32)
         seen = int(tables.rows[self._pool.layer(layer.index).group][:, 0].max()) + 1

@@ -113,12 +113,12 @@ class State:
 
     @cached_property
     def reader(self) -> PromptReader:
-        """Return what reads many rows without torch."""
+        """Return the reader of prompts that needs no torch."""
         return PromptReader(self.weights, self.pool, self.threads)
 
     @cached_property
     def network(self) -> Any:
-        """Return what reads many rows with torch and the compiled glue."""
+        """Return the network that reads prompts with torch and the compiled glue."""
         from rung.ops.decode_step.network import Network
         from rung.ops.decode_step.numba_glue import NumbaGlue
 

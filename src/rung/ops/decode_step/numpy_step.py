@@ -65,7 +65,7 @@ class ArrayReader:
         turns: tuple[Floats, Floats],
         changes: Sequence[AdapterRows],
     ) -> Floats:
-        """Return what the queries gather, [T, heads * head_dim]; write keys and values into the cache."""
+        """Return the output of attention, [T, heads * head_dim]; write keys and values into the cache."""
         shape, (cos, sin), end = self._shape, turns, start + len(hidden)
         x = self._norm(hidden, layer.attention_norm)
         whole = np.concatenate([linear.multiply(x, changes) for linear in layer.inputs], axis=1)

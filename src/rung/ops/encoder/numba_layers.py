@@ -93,7 +93,7 @@ class Layers:
         steps.add(rows.add_and_layer_norm.address, (*hidden.shape, *map(_address, arrays)), *arrays)
 
     def _attend(self, steps: _Steps, layer: EncoderLayer, hidden: Floats, places: np.ndarray) -> Floats:
-        """Return what the queries gather, [tokens, hidden]."""
+        """Return the output of attention, [tokens, hidden]."""
         shape = self._shape
         whole = [steps.product(biased, hidden) for biased in layer.inputs]
         q, k, v = whole if len(whole) == 3 else np.split(whole[0], 3, axis=1)

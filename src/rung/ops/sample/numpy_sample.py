@@ -133,7 +133,7 @@ def _share(part: float, total: int) -> int:
 
 
 def _typical(values: Floats, highest: float, mass: npt.NDArray[np.int64], row: Row) -> npt.NDArray[np.bool_]:
-    """Return what is about as surprising as the entropy says.
+    """Mark the tokens that are about as surprising as the entropy (locally typical sampling).
 
     -log p of a token minus the entropy is the mean of y minus its y = (logit - highest) / temperature.
     """

@@ -43,7 +43,7 @@ class GroupRequest:
 def instead(
     wanted: GroupRequest, cpu: Device | None, usual: Sequence[Storage], attempt: Attempt, pick: Pick
 ) -> list[Alternative]:
-    """Return what runs on these devices in the place of what was asked for, the least different first.
+    """Return alternatives to the question that run on these devices, the least different first.
 
     ``usual`` are the formats that ``rung run`` tries by itself; ``cpu`` takes the layers that the devices do not hold.
     """
@@ -115,7 +115,7 @@ def _best(
 
 
 def _alternative(wanted: GroupRequest, choice: Choice, context: int) -> Alternative:
-    """Return what is different, in words: ``q3_k_m instead of q8_0, 2,048 tokens of context``."""
+    """Return a choice with its differences in words: ``q3_k_m instead of q8_0, 2,048 tokens of context``."""
     other_format = choice.format not in map(storage_name, wanted.formats)
     other_context = context != wanted.context
     changes = [_format_change(choice)] if other_format else []

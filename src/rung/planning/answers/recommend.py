@@ -101,7 +101,7 @@ class Shelf(Value):
 
 
 def recommend(group: tuple[Device, ...], question: Question) -> Shelf:
-    """Return what runs on these devices; the question's formats, context and memory count."""
+    """Return models that run on these devices, for the question's formats, context and memory."""
     request = Request(memory=question.memory)
     request.check_names(group)
     free = sum(request.budget(device) for device in group)

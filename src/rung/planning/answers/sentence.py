@@ -93,7 +93,7 @@ def _beside_cpu(other: Alternative, context: int = 0, slow_is_said: bool = False
 
 
 def _as_asked(answer: Answer, other: Alternative) -> str:
-    """Return what was asked for and is not kept, in words."""
+    """Describe the part of the question that the alternative gives up."""
     formats = list(dict.fromkeys(choice.format for choice in answer.choices))
     if other.choice.format in formats:
         return f"with {count(answer.context, 'token')} of context"
@@ -101,7 +101,7 @@ def _as_asked(answer: Answer, other: Alternative) -> str:
 
 
 def _runs(answer: Answer, best: Choice) -> str:
-    """Return what the best choice is asked with: ``yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s``."""
+    """Describe the best choice: ``yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s``."""
     word = _word(best)
     if answer.sequence:
         fits = f"training fits with {best.format}, {best.memory_words()}"
@@ -158,7 +158,7 @@ def _on_many(answer: Answer) -> str:
 
 
 def full_speed(answer: Answer) -> str:
-    """Return what a choice is that is not slow: ``at reading speed`` for what reads a text."""
+    """Describe a choice that is not slow: ``at reading speed`` for text, else ``at full speed``."""
     return "at reading speed" if answer.context else "at full speed"
 
 

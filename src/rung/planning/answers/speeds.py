@@ -35,7 +35,7 @@ def memory_bound(arrangement: Arrangement, subject: Subject, depth: int, batch: 
 def llama_cpp_speed(
     arrangement: Arrangement, subject: Subject, format: str, context: int, outline: Outline
 ) -> LlamaCpp | None:
-    """Return what llama.cpp does with weights in that format; None where it has no such files, or several devices."""
+    """Return llama.cpp's speed with weights in that format; None where it has no such files, or for several devices."""
     file_type = _FILE_TYPES.get(format.partition(":")[0], "")
     stored = format == "stored" and (subject.kind == "gguf" or ":" in subject.path)
     if len(arrangement.parts) != 1 or not (file_type or stored):

@@ -67,7 +67,7 @@ def does_not_fit(
 
 
 def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arrangement, context: int) -> list[str]:
-    """Return what was nearest to fitting, what its memory is made of, and a weight that no kernel takes."""
+    """Return the facts of a refusal: the closest arrangement, its memory by part, and a weight that no kernel takes."""
     refused = [a.recipe.refused for a in tried if a.recipe.refused]
     tight = max(closest.placements, key=lambda p: p.memory.most - p.budget)
     names = {device.id: device.id if device.real else device.name for device in devices}

@@ -75,7 +75,7 @@ class Checkpointing(Value):
 
     @property
     def memory(self) -> MemoryUse:
-        """Return what the way that is taken needs."""
+        """Return the memory of the chosen way."""
         return self.lean if self.taken else self.without
 
     @property
@@ -128,12 +128,12 @@ class Choice(PlanFrame):
 
     @property
     def column(self) -> str:
-        """Return what choices of one device differ by."""
+        """Return the value that tells choices of one device apart."""
         return self.format
 
     @property
     def speeds(self) -> tuple[str, ...]:
-        """Return what is predicted of its speed, in words; of training nothing."""
+        """Return the predicted speeds in words; none for training."""
         prompt, found = count(self.speed.prompt_tokens, "token"), []
         if self.speed.decode_tokens_per_second is not None:
             found.append(f"{rate(self.speed.decode_tokens_per_second)} tokens/s after a prompt of {prompt}")
@@ -190,7 +190,7 @@ class Alternative(Value):
 
     @property
     def label(self) -> str:
-        """Return what it is in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
+        """Return the alternative in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
         return f"{share_words(self.on_cpu)} on the CPU with {self.choice.format}" if self.on_cpu else self.change
 
     def to_json(self) -> dict[str, Any]:

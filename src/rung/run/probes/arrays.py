@@ -76,7 +76,7 @@ def _exact(x: Array, w: Array) -> Array:
 
 
 def wrong(got: Array, expected: Array, dtype: str) -> str:
-    """Return what is wrong with the rows of a matrix: not finite, or one is off; empty if nothing."""
+    """Return the error in the rows of a matrix: not finite, or one is off; empty for none."""
     if not np.isfinite(got).all():
         return "values that are not finite"
     errors = np.abs(got - expected).max(axis=1) / np.abs(expected).max(axis=1)

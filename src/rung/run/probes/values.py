@@ -82,8 +82,7 @@ def product(x: Tensor, w: Tensor) -> Tensor:
 
 
 def wrong(got: Tensor, expected: Tensor, tolerance: float) -> str:
-    """Return what is wrong with a matrix: not finite, off as a whole, off in scale, or off in a single row; empty if
-    nothing.
+    """Return the error in a matrix: not finite, off as a whole, off in scale, or off in a single row; empty for none.
 
     ``tolerance`` is a relative error in L2. A row may have twice as much; the scale a quarter, for rounding averages
     out. Zero asks for equality.

@@ -54,7 +54,7 @@ def _ending(end: Finished, calls: bool) -> dict[str, Any]:
 
 
 def _usage(end: Finished) -> dict[str, int]:
-    """Return what an answer cost; Anthropic counts the tokens that were cached apart."""
+    """Return the token counts of an answer; Anthropic counts cached tokens apart."""
     return {
         "input_tokens": end.prompt_tokens - end.cached_tokens,
         "cache_creation_input_tokens": 0,

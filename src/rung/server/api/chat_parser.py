@@ -171,7 +171,7 @@ def _before_mark(text: str, mark: str) -> tuple[str, str]:
 
 
 def parser_of(answers: Answers, generate: Generate, tools: Sequence[Tool]) -> ChatParser:
-    """Return what parses an answer. One of a grammar is what the grammar says and begins with no reasoning."""
+    """Return the parser of an answer. An answer by a grammar is parsed as it is and begins with no reasoning."""
     reasons = answers.reasons and generate.grammar is None
     return ChatParser(tools, reasons=reasons, is_reasoning=reasons and answers.is_reasoning)
 

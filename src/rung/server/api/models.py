@@ -36,7 +36,7 @@ async def show_model(call: Call) -> Response:
 
 
 def _model(service: Service, name: str, engine: EngineClient | None) -> dict[str, Any]:
-    """Return what is said of a model: what it is once it was loaded, and whether it is now."""
+    """Describe a model: its facts once it was loaded, and whether it is loaded now."""
     known, meta, status = None if engine is None else engine.model, None, "unloaded"
     if known is not None:
         meta = {

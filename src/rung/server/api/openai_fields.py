@@ -186,7 +186,7 @@ def new_id(kind: str) -> str:
 
 
 def usage_of(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:
-    """Return what answers to prompts of so many tokens cost, as OpenAI counts it."""
+    """Return the token counts of answers to prompts of so many tokens, as OpenAI counts them."""
     listed = list(ends)
     cached = min(sum(end.cached_tokens for end in listed), prompt_tokens)
     return usage(prompt_tokens, sum(end.completion_tokens for end in listed), cached)

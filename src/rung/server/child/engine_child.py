@@ -224,7 +224,7 @@ class EngineChild:
             self._ready.put(request)
 
     def _masks(self, message: Generate, is_reasoning: bool) -> Callable[[], TokenMask | None]:
-        """Return what makes the mask of each answer: that of a grammar, else that of an end of reasoning."""
+        """Return a factory for the mask of each answer: that of a grammar, else that of an end of reasoning."""
         if message.grammar is not None:
             return partial(self._grammars.mask, self._grammars.compile(message.grammar))
         budget = 0 if message.reasoning.enabled is False else message.reasoning.budget
@@ -235,7 +235,7 @@ class EngineChild:
 
     @cached_property
     def _grammars(self) -> Grammars:
-        """Return what compiles grammars; reading a vocabulary takes a moment."""
+        """Return the compiler of grammars; reading a vocabulary takes a moment."""
         from rung.server.child.grammars import Grammars
 
         return Grammars(self._model)
@@ -342,7 +342,7 @@ class EngineChild:
                 self._requests.pop(number, None)
 
     def _delta(self, answer: _Answer, text: str) -> Delta | None:
-        """Return what an answer got longer by, if anything."""
+        """Return the new part of an answer, or None."""
         generation, message = answer.generation, answer.request.message
         before, answer.sent = answer.sent, len(generation.tokens)
         entries = None
@@ -395,7 +395,8 @@ def _finished(answer: _Answer) -> Finished:
 
 
 def failure(number: int, error: Exception) -> Failed:
-    """Return what is sent of an error. What is no ``RungError`` is a bug: its words stay in this process."""
+    """Translate an error for the other process. An error other than ``RungError`` is a bug: its words stay in this
+    process."""
     if not isinstance(error, RungError):
         print(f"rung itself failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         error = RungError("The engine failed.", code="engine-failed")
@@ -417,8 +418,8 @@ def failure(number: int, error: Exception) -> Failed:
 
 
 def lower(plan: Plan, error: Exception) -> SteppedDown | None:
-    """Return what a process with less would be loaded with after an error that ends this one; None for a bug, and where
-    there is nothing less.
+    """Return the step down to load a process with after an error that ends this one; None for a bug, and where there is
+    nothing less.
 
     A lost device is left for the CPU. Where memory is short the next plan may hold 0.8 of what this one takes beside
     Python, as after a load that failed.

@@ -70,7 +70,7 @@ class Operation:
         self._failures: dict[tuple[int, torch.dtype], Callable[[], Exception] | None] = {}
 
     def failure(self, card: Card, dtype: torch.dtype) -> Callable[[], Exception] | None:
-        """Return what makes the error of this operation in that dtype; None when the card does it."""
+        """Return a function that makes the error of this operation in that dtype; None where the card does it."""
         found = self._failures.get((card.index, dtype), _UNKNOWN)
         if found is _UNKNOWN:
             found = self._failures[card.index, dtype] = self._judge(card, dtype)

@@ -73,8 +73,8 @@ def reached(do: Callable[[], None]) -> Iterator[None]:
 
 @functools.cache
 def _calling(do: Callable[[], None]) -> Any:
-    """Return what the interpreter calls in a thread: ``do``, and never again. Kept for ever, for a thread may be in
-    it."""
+    """Return a function for the interpreter to call in a thread: it calls ``do`` once. It is kept for ever, for a
+    thread may be in it."""
 
     def calling(*event: Any) -> int:
         own, called = _own(), _address(_calling(do))

@@ -128,7 +128,7 @@ class Autocast:
         return computed
 
     def _policy(self, overload: Any, name: str) -> Policy:
-        """Return what calls an operation of which a tensor lies on the card."""
+        """Return the policy for an operation with a tensor on the card."""
         if name in _REFUSED:
             return lambda args, kwargs: _refuse(_REFUSED[name])
         if name in _RESULT:

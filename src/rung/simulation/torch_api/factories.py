@@ -95,7 +95,7 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
 
 
 def _default_device() -> torch.device | None:
-    """Return what ``torch.set_default_device`` or a ``with torch.device(...)`` of this thread asks for."""
+    """Return the device of ``torch.set_default_device`` or of a ``with torch.device(...)`` in this thread."""
     for index in reversed(range(function_modes_waiting())):
         mode = function_mode_at(index)
         if isinstance(mode, DeviceContext):
@@ -117,7 +117,8 @@ def _parsing(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def device_class(world: World) -> type:
-    """Return what stands in for ``torch.device``: it makes the same devices, and takes a bare number as the card's.
+    """Return the class that replaces ``torch.device``: it makes the same devices, and takes a bare number as the
+    card's.
 
     Modules that are imported meanwhile keep it, so it goes on to work; it equals what it stands for, as in a table.
     """

@@ -13,7 +13,7 @@ _REAL = torch.Generator
 
 
 def generator_class(world: World) -> type:
-    """Return what stands in for ``torch.Generator``: it makes those of the card too; all others are instances."""
+    """Return the class that replaces ``torch.Generator``: it makes those of the card too; all others are instances."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:

@@ -94,8 +94,8 @@ class Event:
 
 
 def of_any_device(world: World, real: Any, made: Any, *, placed: bool) -> type:
-    """Return what stands in for ``torch.Stream`` or ``torch.Event``: ``made`` for the card, which is meant where no
-    device is named, ``real`` for others; both are instances. ``placed``: ``made`` wants the device."""
+    """Return the class that replaces ``torch.Stream`` or ``torch.Event``: ``made`` for the card, which is the default
+    device, ``real`` for others; both are instances. ``placed``: ``made`` takes the device."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:

@@ -41,7 +41,7 @@ class SplatChoice(Choice):
 
     @property
     def speeds(self) -> tuple[str, ...]:
-        """Return what is predicted of its speed, in words."""
+        """Return the predicted speeds in words."""
         return self.plan.speeds
 
     def to_json(self) -> dict[str, Any]:
@@ -176,7 +176,8 @@ def _verdict(group: Group, made: SplatPlan) -> Verdict:
 
 
 def _command(asked: SplatRequest, made: SplatPlan, named: bool) -> str:
-    """Return what trains so. A card of the catalog is meant to be the first of its kind where the command runs."""
+    """Return the command that trains so. A card of the catalog counts as the first of its kind where the command
+    runs."""
     device = asked.device
     place = device.id if device.real else device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
     words = ["rung", "splat", "train", asked.card.path, "--out", "DIR", "--device", place]

@@ -29,7 +29,7 @@ def scene(
     subsample: int = 1,
     max_images: int | None = None,
 ) -> SceneCard:
-    """Return what a scene is, from its files alone; pictures are not opened (headers apart where no size is said).
+    """Describe a scene from its files alone; pictures are not opened (only their headers, where no size is stated).
 
     A folder or zip file, or the only folder in it, with a COLMAP model (in itself, ``sparse``, ``colmap/sparse`` or
     their numbered subfolders; the largest), ``transforms.json``, ``transforms_train.json``, or the csv of

@@ -74,8 +74,8 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def header_of(path: Path, whole: bool = False) -> Header:
-    """Return what the header says; with ``whole`` the file is also looked at as far as is cheap: PNG by its check sums,
-    JPEG by its end, others are decoded. Raises as ``size_of``."""
+    """Read the header; with ``whole`` also look at the file as far as is cheap: PNG by its check sums, JPEG by its end,
+    others are decoded. Raises as ``size_of``."""
     try:
         with _opened(path) as picture:
             # Asked for its EXIF data, a PNG without them before its pixels would be decoded.
@@ -94,7 +94,7 @@ def header_of(path: Path, whole: bool = False) -> Header:
 
 
 def settings_of(path: Path) -> tuple[object, ...]:
-    """Return what photographs of one camera and one focal length have in common: size, make, model, focal length in
+    """Return the settings that photographs of one camera and one focal length share: size, make, model, focal length in
     mm."""
     try:
         with _opened(path) as picture:

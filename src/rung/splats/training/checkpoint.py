@@ -43,7 +43,7 @@ def save(out: Path, made: Checkpoint) -> None:
 
 
 def disk_full(out: Path, error: OSError) -> Exception:
-    """Return what a failed writing means: ``DiskFull`` where there is no room, else the error itself."""
+    """Translate a failed write: ``DiskFull`` where there is no room, else the error itself."""
     if error.errno not in FULL:
         return error
     return DiskFull(

@@ -34,7 +34,7 @@ def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: 
 def arrays_of(
     values: Mapping[str, Tensor], first: Mapping[str, Tensor], second: Mapping[str, Tensor]
 ) -> dict[str, np.ndarray]:
-    """Return what is learned and the two means of it as a checkpoint holds them: ``value.NAME``, ``first.NAME`` ..."""
+    """Return the parameters and both Adam moments as a checkpoint stores them: ``value.NAME``, ``first.NAME`` ..."""
     held = {"value": values, "first": first, "second": second}
     return {
         f"{kind}.{name}": value.detach().cpu().numpy() for kind, group in held.items() for name, value in group.items()
@@ -85,8 +85,8 @@ class Model:
             compiled.prepare(self.lean)
 
     def splats(self, camera: Camera, pose: Tensor) -> tuple[Splats, Camera]:
-        """Return what a camera, whose degree is that of the harmonics, draws from a pose [4, 4], with gradients, and
-        how."""
+        """Return the splats that a camera draws from a pose [4, 4], with gradients, and the camera, whose degree is
+        that of the harmonics."""
         v = self.values
         colors = v["harmonics"]
         if self.lean:
@@ -162,7 +162,7 @@ class Model:
 
     @classmethod
     def of_state(cls, state: Mapping[str, np.ndarray], taken: int, device: torch.device) -> Model:
-        """Return what ``state`` gave. Raises ``KeyError`` and ``ValueError`` for another state."""
+        """Restore the model of ``state``. Raises ``KeyError`` and ``ValueError`` for another state."""
         begun = Cloud(**{name: state[f"value.{name}"] for name in NAMES})
         kept = "8bit" if f"first.{_SIZES}" in state else "f32"
         made = cls(begun, device, kept, "f16" if begun.harmonics.dtype == np.float16 else "f32")

@@ -34,7 +34,7 @@ class World(Value):
         return pose.astype(np.float32)
 
     def outer_pose(self, pose: npt.NDArray[np.floating]) -> tuple[float, ...]:
-        """Return what a ``View`` holds, of an inner pose."""
+        """Return the inner pose as a ``View`` stores it."""
         made = pose[:3].astype(np.float64)
         made[:, 3] = made[:, 3] * self.extent - made[:, :3] @ np.array(self.center)
         return tuple(made.reshape(-1).tolist())

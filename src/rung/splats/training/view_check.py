@@ -98,8 +98,7 @@ def _box(made: Picture, camera: Camera, place: tuple[int, int]) -> Tensor:
 
 
 def _weights(box: Tensor, number: int) -> Tensor:
-    """Return what a sum of the tile counts each value: of one sign, so that what is lost is not made up for
-    elsewhere."""
+    """Return weights for a sum of the tile: of one sign, so that a loss in one pixel is not made up in another."""
     return torch.rand(box.shape, generator=torch.Generator().manual_seed(_SEED + number)) + 0.5
 
 

@@ -215,7 +215,7 @@ def _print(
 
 
 def _asker(model: str) -> Callable[..., Answer]:
-    """Return what answers for it; what models need is not imported for a scene."""
+    """Return the function that answers; a scene does not import the modules that models need."""
     if check_scene.is_scene(model):
         return check_scene.check
     from rung.engine.checking import answer_for

@@ -172,7 +172,7 @@ def _check_place(here: Environment, python: str, os: str, driver: str, apply: bo
 def _devices(
     names: Sequence[str] | None, python: str, software: str | None = None
 ) -> tuple[list[Device], list[Device]]:
-    """Return what to choose for, and what else is in this machine."""
+    """Return the devices to choose for, and the other devices of this machine."""
     from rung.hardware.select import select_device
     from rung.software.hosts import devices_here
 
@@ -356,7 +356,7 @@ def _other_ways(chosen: Setup) -> list[str]:
 
 
 def _arguments(chosen: Setup, packages: Sequence[str]) -> tuple[str, ...]:
-    """Return what pip is given for torch and the packages in one call, so that neither replaces the other's choice."""
+    """Return pip's arguments for torch and the packages in one call, so that neither replaces the other's choice."""
     if not chosen.torch.arguments:
         raise SoftwareMissing(
             f"torch {chosen.torch.version} is a file that pip does not fetch.", ways_out=[str(chosen.torch.command)]

@@ -144,7 +144,7 @@ def _alone(name: str, others: Mapping[str, object]) -> None:
 def _machine_and_card(
     device: str | None, software: str | None, file: Path | None, none: bool
 ) -> tuple[Mapping[str, Any], Device | None]:
-    """Return what is known of the machine it happened on, this one unless another is named, and its device to plan
+    """Return the facts of the machine where it happened, this one unless another is named, and its device to plan
     for."""
     if software is not None and device is None:
         raise UsageError("--software is of a card of the catalog: name it with --device.", code="option-without-effect")
@@ -182,8 +182,8 @@ def _outline(model: str | None, card: Device | None) -> Outline | None:
 
 
 def _card(name: str, software: str | None) -> Mapping[str, Any]:
-    """Return what is known of a card, by a name of the catalog or as people write it: ``8x H100 80GB``, ``RTX 20xx``;
-    that of a name nothing is known is said, and no error."""
+    """Return the facts of a card by a name of the catalog or as people write it: ``8x H100 80GB``, ``RTX 20xx``. An
+    unknown name is noted, and is no error."""
     from rung.cli.views.output import note
     from rung.core.errors import UnknownDevice
     from rung.diagnosis import machine

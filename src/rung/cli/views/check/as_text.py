@@ -106,7 +106,7 @@ def _speeds(choice: Choice) -> tuple[str, str]:
 
 
 def _pass_lines(one: Pass) -> list[str]:
-    """Return what a traced pass takes, and which operations take most of it."""
+    """Return the cost of a traced pass, and the operations that take most of it."""
     dear = ", ".join(f"{found['name']} {_operations(found['flops'])}" for found in one.operations[:3] if found["flops"])
     return [
         f"{one.component}: one pass is {one.calls:,} operations, {_operations(one.flops)}"
@@ -182,7 +182,7 @@ def _slower(answer: Answer, device: str) -> Choice | None:
 
 
 def _instead(answer: Answer, device: str) -> list[str]:
-    """Return what runs there in the place of what was asked for, each with its command."""
+    """Return the alternatives on a device, each with its command."""
     others = [each for each in answer.alternatives if each.instead_of == device]
     name = answer.name(device)
     if not others:

@@ -32,7 +32,7 @@ def facts(choice: Choice) -> dict[str, list[str]]:
 
 
 def gist(choice: Choice) -> list[str]:
-    """Return what its memory is made of, and how sure its speed is."""
+    """Return the parts of the memory, and how sure the speed is."""
     peak = [f"peak in {phase.name}" for phase in choice.phases if phase.memory == choice.memory]
     speed = [f"speed {unsure(choice)}", *_level(choice)] if choice.speeds else []
     return [*peak[:1], *parts(choice.memory), *speed]
@@ -74,7 +74,7 @@ def slower_why(answer: Answer, choice: Choice) -> str:
 
 
 def llama_cpp_words(choice: Choice) -> str:
-    """Return what llama.cpp reaches there, as far as published figures tell."""
+    """Return llama.cpp's speed there, as far as published figures tell."""
     beside = choice.speed.llama_cpp
     if beside is None or beside.tokens_per_second is None:
         most = choice.speed.bound_tokens_per_second
@@ -89,8 +89,7 @@ def _bound(choice: Choice) -> list[str]:
 
 
 def _llama_cpp(choice: Choice) -> list[str]:
-    """Return what llama.cpp does there: its speed where figures are published, with where they are from, and the
-    command."""
+    """Return llama.cpp's lines: its speed where figures are published, with their source, and the command."""
     beside = choice.speed.llama_cpp
     if beside is None:
         return []

@@ -44,7 +44,7 @@ def _row(suggestion: Suggestion) -> tuple[str, ...]:
 
 
 def _commands(shelf: Shelf, best: Suggestion) -> list[str]:
-    """Return what shows the first model in every format, and what runs it; with llama.cpp too, where that is much
+    """Return the commands that show the first model in every format and run it; with llama.cpp too, where that is much
     faster."""
     names = "+".join(one.id if one.real else one.id.partition(":")[0] for one in shelf.group)
     where = [] if shelf.group[0].real and len(shelf.group) == 1 else [f"--device {quoted(names)}"]

@@ -12,7 +12,7 @@ _FEW = 16
 
 
 def text(answer: Answer) -> str:
-    """Return what ``rung check`` prints."""
+    """Return the text of ``rung check``."""
     return as_text.text(answer, fits=len(answer.best_by_device) > _FEW)
 
 

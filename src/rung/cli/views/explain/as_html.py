@@ -62,7 +62,7 @@ def _fixes(found: Explanation) -> str:
 
 
 def _works(found: Explanation) -> str:
-    """Return what runs on the device today."""
+    """Return the model that runs on the device today."""
     works = found.works
     if works is None:
         return ""
@@ -85,7 +85,7 @@ def _distinct(fixes: Iterable[Fix]) -> list[Fix]:
 
 
 def _others(found: Explanation) -> str:
-    """Return what else it may be, and the command that tells them apart."""
+    """Return the other possible causes, and the command that tells them apart."""
     from rung.diagnosis.fixes.fixing import causes
 
     others = [causes()[item.cause].sentence for item in found.alternatives if item.confidence >= _SHARE]

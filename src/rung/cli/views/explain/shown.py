@@ -16,7 +16,7 @@ _WIDTH = 200
 
 
 def text(found: Explanation) -> str:
-    """Return what the command prints."""
+    """Return the text of ``rung explain``."""
     from rich.console import Console
 
     from rung.cli.views.explain import as_text

@@ -51,7 +51,7 @@ def _can_compile() -> bool:
 def convert(
     encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 1, importance: Floats | None = None
 ) -> Encoded:
-    """Return what ``rung.formats.convert`` returns, bit for bit, or raises."""
+    """Convert as ``rung.formats.convert`` does, bit for bit, with its errors."""
     made: Encoded | None = None
     if encoded.format != fmt and compiles(fmt) and _takes(encoded, fmt):
         made = _encode(encoded, fmt, threads, importance if formats.weighs(fmt) else None)
@@ -160,7 +160,7 @@ def _run(kernel: Any, threads: int, *words: Array | int | None) -> None:
 
 @functools.cache
 def _table(fmt: Format) -> Array:
-    """Return what the kernel of a format reads: an int64, then float32."""
+    """Return the table that the kernel of a format reads: an int64, then float32."""
     values: list[float] = []
     count = 0
     if fmt.name in ("q4_k", "q5_k"):

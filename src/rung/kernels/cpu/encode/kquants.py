@@ -75,7 +75,7 @@ def _search_affine(x, importance, levels, table, work):
 
 @numba.njit(**OPTIONS)
 def _integers(values, scale, coarse):
-    """Return what 6 bits hold of values / scale: the nearest, or the next above where the largest is coarse."""
+    """Return the integers of 6 bits for values / scale: the nearest, or the next above where the largest is coarse."""
     ratio, limit = multiples(values, scale), spread(_COARSE)
     return smaller(below(coarse, limit, ceiling(ratio), nearest(ratio)), spread(_MOST_6))
 

@@ -181,7 +181,7 @@ class Tile:
         return [total for each in sums for total in each.totals()]
 
     def block_scales(self, p: Value) -> list[Value]:
-        """Return what the header of a block holds, float32: its scale and, negated, the scale of its minima."""
+        """Return the header of a block as float32: its scale and, negated, the scale of its minima."""
         b, layout = self.b, self.layout
         if layout.block_header == 0:
             return []
@@ -336,7 +336,7 @@ def _copy(b: ir.IRBuilder, source: Value, to: Value, count: int) -> None:
 
 
 def _last_scale(b: ir.IRBuilder, layout: Layout, base: Value, table: Value) -> Value | None:
-    """Return what the products of a group are multiplied with in the end: row scales, or the factor of a codebook."""
+    """Return the last factor of the products of a group: row scales, or the factor of a codebook."""
     if layout.row_header:
         return v.load_f32.emit(b, base)
     return v.broadcast_f32.emit(b, plus(b, table, 16)) if layout.table else None

@@ -398,7 +398,7 @@ class _Panels:
 def _steps(
     weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str, panels: int
 ) -> tuple[Step, Step]:
-    """Return what quantizes rows, and what multiplies them; see ``product``."""
+    """Return the steps that quantize rows and multiply them; see ``product``."""
     made, layout, mapped = _Panels.of(weight, rows), weight.layout, weight.mapped
     (out, columns), (offset, parts) = weight.shape, layout.activations
     words = [0, quantize(dtype).address, x, stride, rows, panels, made.each, made.tile, parts, offset, made.units]

@@ -25,7 +25,7 @@ _CODES = np.arange(256, dtype=np.float32)
 
 
 def decode(encoded: Encoded, rows: slice | None = None, threads: int = 1) -> Floats:
-    """Return what ``rung.formats.decode`` returns, bit for bit: float32 [rows, columns]."""
+    """Decode as ``rung.formats.decode`` does, bit for bit: float32 [rows, columns]."""
     family = encoded.format.family
     start, stop, _ = (rows or slice(None)).indices(encoded.shape[0])
     run = _compiled(family) if family in ("codebook4", "grouped") and start < stop else None

@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def activations(self) -> tuple[int, int]:
-        """Return what the activations must bring along: (offset, sums a unit); equal pairs can share them."""
+        """Return the preparation of activations: (offset, sums a unit); equal pairs can share them."""
         return self.offset, self.parts
 
 

@@ -68,8 +68,8 @@ class Mapped:
 
 
 def packer(format: Format, layout: Layout) -> tuple[Kernel, int, int, Any]:
-    """Return what packs a row: a kernel, the columns of the blocks that it counts, its last argument, and what must be
-    kept for that."""
+    """Return the kernel that packs a row, the columns of the blocks that it counts, its last argument, and the object
+    that must stay alive for it."""
     if not is_generic(format):
         block = layout.block
         return NATIVE[layout.name if layout.name in NATIVE else "codebook"][0], block, block // UNIT, None

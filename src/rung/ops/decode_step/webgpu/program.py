@@ -67,7 +67,7 @@ class Linears:
             )
 
     def change(self, device: Gpu, adapter: Adapter | None) -> Change:
-        """Return what an adapter adds here."""
+        """Return the change that an adapter makes here."""
         found = [None if adapter is None else adapter.arrays(each.role) for each in self.linears]
         segments: list[dict[str, int]] = []
         parts, downs, at, low = [], [], 0, 0

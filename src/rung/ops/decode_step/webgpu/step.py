@@ -105,7 +105,7 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
 
 
 def _info(state: State, rows: Sequence[Row], slots: Sequence[int], selected: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Return what kernels are given, see ``rung.kernels.webgpu.info``."""
+    """Return the buffer of numbers that kernels read, see ``rung.kernels.webgpu.info``."""
     info = np.zeros(INFO, np.uint32)
     info[POSITION : POSITION + len(rows)] = [row.position for row in rows]
     info[TOKEN : TOKEN + len(rows)] = [row.token for row in rows]

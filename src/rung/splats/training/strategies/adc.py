@@ -100,7 +100,7 @@ class Classic:
             model.choose(good.nonzero()[:, 0])
 
     def state(self) -> dict[str, Tensor | int]:
-        """Return what a checkpoint must hold beside the model."""
+        """Return the state for a checkpoint, without the model."""
         held: dict[str, Tensor | int] = {"last": self._last, "last_reset": self._last_reset}
         return {**held, "pulls": self._pulls.cpu(), "seen": self._seen.cpu()}
 

@@ -47,7 +47,7 @@ class MarkovChain:
         self._last = 0
 
     def cost(self, opacities: Tensor, scales: Tensor) -> Tensor:
-        """Return what is added to the loss: opaque and large splats are dear, so that useless ones go out."""
+        """Return the penalty that is added to the loss: opaque and large splats cost, so that useless ones vanish."""
         return _OPACITY_COST * opacities.mean() + _SCALE_COST * scales.mean()
 
     def screen(self, count: int, device: torch.device) -> Tensor | None:
@@ -103,7 +103,7 @@ class MarkovChain:
         v["means"].add_(torch.einsum("nij,nj->ni", axes, along), alpha=_NOISE * rate)
 
     def state(self) -> dict[str, Tensor | int]:
-        """Return what a checkpoint must hold beside the model."""
+        """Return the state for a checkpoint, without the model."""
         return {"last": self._last}
 
     def restore(self, state: dict[str, Tensor]) -> None:
