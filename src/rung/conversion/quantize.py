@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung import formats
-from rung.conversion import folder_config, gguf_keys, importance, names
+from rung.conversion import folder_config, gguf_keys, names
 from rung.conversion.checkpoint_layouts import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
 from rung.conversion.job import Job, Step, Style
 from rung.conversion.tokenizers import vocabulary
@@ -26,6 +26,7 @@ from rung.models.settings import Settings, quantization
 from rung.planning.gguf_mixtures import Mixture, storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import format_of, is_linear
+from rung.quantization import imatrix
 
 KINDS = ("rung", "gguf", "bitsandbytes")
 #: Keys of a GGUF file that are said anew.
@@ -173,8 +174,8 @@ def weighed(job: Job, path: Path) -> Job:
             ["leave out --importance, or take --format q4_k_m"],
         )
     named = names.gguf_names(job.card)
-    found = importance.by_role(
-        importance.read(path),
+    found = imatrix.by_role(
+        imatrix.read(path),
         {step.tensor.role: named[step.tensor.role] for step in steps},
         {step.tensor.role: step.tensor.shape[-1] for step in steps},
     )

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rung import formats
 from rung.core.errors import BadFile
 from rung.formats.codec import Floats
+from rung.models.files import gguf_write
 from rung.models.files.file_sniffing import head
 from rung.models.files.gguf import read_header
 from rung.models.files.jsonfile import read_bounded
@@ -30,6 +32,45 @@ def read(path: Path) -> dict[str, Floats]:
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise BadFile(f"{path.name}: the importance of {name} holds what is no square")
     return found
+
+
+def write(path: Path, moments: Mapping[str, Floats], tokens: int, length: int, source: str) -> None:
+    """Write mean squares float32 [columns] by names of GGUF files, in the older form for a name that ends in ``.dat``.
+
+    ``tokens`` were read in windows of ``length``; ``source`` names the text.
+    """
+    data = _as_dat if path.suffix == ".dat" else _as_gguf
+    path.write_bytes(data(moments, tokens, length, source))
+
+
+def _as_gguf(moments: Mapping[str, Floats], tokens: int, length: int, source: str) -> bytes:
+    said = {
+        "general.type": "imatrix",
+        "imatrix.datasets": [source],
+        "imatrix.chunk_count": tokens // length,
+        "imatrix.chunk_size": length,
+    }
+    f32, arrays = formats.get("f32"), dict[str, Floats]()
+    for name, values in moments.items():
+        arrays[name + _SUMS] = (values * np.float32(tokens)).reshape(1, -1)
+        arrays[name + _COUNTS] = np.full((1, 1), tokens, np.float32)
+    pairs = [gguf_write.pair(key, value) for key, value in said.items()]
+    head, places = gguf_write.head(pairs, [(name, array.shape, f32) for name, array in arrays.items()])
+    made = bytearray(head)
+    for place, array in zip(places, arrays.values(), strict=True):
+        made += bytes(place - len(made)) + array.astype("<f4").tobytes()
+    return bytes(made) + bytes(-len(made) % gguf_write.ALIGNMENT)
+
+
+def _as_dat(moments: Mapping[str, Floats], tokens: int, length: int, source: str) -> bytes:
+    calls = max(tokens // length, 1)
+    made = struct.pack("<i", len(moments))
+    for name, values in moments.items():
+        text = name.encode()
+        made += struct.pack("<i", len(text)) + text + struct.pack("<ii", calls, len(values))
+        made += (values * np.float32(calls)).astype("<f4").tobytes()
+    text = source.encode()
+    return made + struct.pack("<ii", calls, len(text)) + text
 
 
 def by_role(found: Mapping[str, Floats], names: Mapping[str, str], columns: Mapping[str, int]) -> dict[str, Floats]:

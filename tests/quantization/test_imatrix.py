@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rung import formats
-from rung.conversion import importance
 from rung.conversion.quantize import quantizing, weighed
 from rung.conversion.writing import write
 from rung.core.errors import BadFile, UsageError
 from rung.models import open_card
 from rung.models.reader import Reader
+from rung.quantization import imatrix
 from tests.tiny import tiny_checkpoint
 
 
@@ -55,7 +55,7 @@ def as_dat(path, data, calls=4):
 def test_both_kinds_of_file(writer, tmp_path):
     data = {"blk.0.ffn_up.weight": uneven(256), "output.weight": uneven(64, 1)}
     writer(tmp_path / "x", data)
-    found = importance.read(tmp_path / "x")
+    found = imatrix.read(tmp_path / "x")
     assert found.keys() == data.keys()
     for name, values in data.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-6)
@@ -108,9 +108,26 @@ def test_refusals(source, tmp_path):
         weighed(job, tmp_path / "x")
     (tmp_path / "x").write_bytes(b"\x05\0\0\0nonsense")
     with pytest.raises(BadFile, match="holds no importance data"):
-        importance.read(tmp_path / "x")
+        imatrix.read(tmp_path / "x")
     as_dat(tmp_path / "x", {"output.weight": np.full(256, np.nan, np.float32)})
     with pytest.raises(BadFile, match="no square"):
-        importance.read(tmp_path / "x")
+        imatrix.read(tmp_path / "x")
     with pytest.raises(UsageError, match="No format that was chosen"):
         weighed(quantizing(card, "gguf", "q8_0", {}), tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["x.gguf", "x.dat"])
+def test_what_is_written_is_read_again_and_by_the_gguf_package(name, tmp_path):
+    data = {"blk.0.ffn_up.weight": uneven(256), "output.weight": uneven(64, 1)}
+    imatrix.write(tmp_path / name, data, tokens=1024, length=512, source="a text")
+    found = imatrix.read(tmp_path / name)
+    assert found.keys() == data.keys()
+    for tensor, values in data.items():
+        np.testing.assert_allclose(found[tensor], values, rtol=1e-6)
+    if name.endswith(".gguf"):
+        reader = gguf.GGUFReader(tmp_path / name)
+        assert bytes(reader.fields["general.type"].parts[-1]) == b"imatrix"
+        assert reader.fields["imatrix.chunk_count"].parts[-1][0] == 2
+        sums = {each.name: each.data for each in reader.tensors}
+        np.testing.assert_allclose(sums["output.weight.in_sum2"].reshape(-1) / 1024, data["output.weight"], rtol=1e-6)
+        assert sums["output.weight.counts"].reshape(-1)[0] == 1024

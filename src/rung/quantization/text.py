@@ -1,0 +1,107 @@
+"""Make the text that a model is judged by where nobody names one, and cut texts into windows of tokens."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import pydoc_data.topics
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rung.core.errors import UsageError
+from rung.engine.tokenizers.tokenizer import Tokenizer
+
+#: Characters of a piece of a kind of text, before another kind follows.
+_PIECE = 2000
+#: Tokens of the default text: half to choose by, and the rest to check what was chosen.
+TOKENS = 8192
+
+
+def default_text(characters: int) -> str:
+    """Return about so many characters of what every installation has: help pages of Python, code of its standard
+    library without docstrings, and licences, in turns."""
+    kinds = [_joined(found, characters // 3 + _PIECE) for found in (_prose(), _code(), _licences())]
+    turns = [text[first : first + _PIECE] for first in range(0, characters, _PIECE) for text in kinds]
+    return "\n".join(turn for turn in turns if turn)[:characters]
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8. Raises ``UsageError``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="file-unreadable") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8.", [f"first at byte {error.start:,}"]) from error
+
+
+def windows(tokenizer: Tokenizer, text: str, length: int, most: int) -> Tensor:
+    """Return ids int64 [windows, length] of at most ``most`` tokens of a text; what is left of a window is cut off.
+
+    A text that is shorter than a window is one window of what it has. Raises ``UsageError`` for a text of one kind of
+    token, which shows nothing of a model.
+    """
+    first = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
+    ids = tokenizer.encode(text[: 16 * most], special=False, bos=False)[:most]
+    if len(set(ids)) < 2:
+        raise UsageError(
+            "The text is one token again and again, and shows nothing of a model." if ids else "The text is empty.",
+            ways_out=["--text FILE with other text", "leave out --text"],
+            code="input-empty",
+        )
+    piece = min(length - len(first), len(ids))
+    cut = [first + ids[at : at + piece] for at in range(0, len(ids) - piece + 1, piece)]
+    return torch.tensor(cut, dtype=torch.int64)
+
+
+def _joined(texts: Iterator[str], characters: int) -> str:
+    found, length = [], 0
+    for text in texts:
+        found.append(text)
+        length += len(text)
+        if length >= characters:
+            break
+    return "\n\n".join(found)
+
+
+def _prose() -> Iterator[str]:
+    for name in sorted(pydoc_data.topics.topics):
+        yield pydoc_data.topics.topics[name]
+
+
+def _code() -> Iterator[str]:
+    """Modules of the standard library, each tenth first, so that a short text has some of all."""
+    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    for path in [path for first in range(10) for path in paths[first::10]]:
+        try:
+            yield ast.unparse(_bare(ast.parse(path.read_text(encoding="utf-8"))))
+        except (SyntaxError, UnicodeDecodeError, OSError, RecursionError):
+            continue  # one module less; tests of the library hold some that are wrong on purpose
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """Return the module without its docstrings."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+            first = body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = body[1:] or [ast.Pass()]
+    return tree
+
+
+def _licences() -> Iterator[str]:
+    seen = set()
+    for each in sorted(importlib.metadata.distributions(), key=lambda one: str(one.metadata["Name"])):
+        for file in each.files or ():
+            if not any(word in file.name.upper() for word in ("LICENSE", "COPYING")):
+                continue
+            path = Path(str(file.locate()))
+            text = path.read_text(encoding="utf-8", errors="ignore") if path.is_file() else ""
+            if text and text not in seen:
+                seen.add(text)
+                yield text

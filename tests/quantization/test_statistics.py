@@ -1,0 +1,107 @@
+"""Statistics of a model on a text, beside transformers' own network and autograd."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rung.core.errors import BadFile, UsageError
+from rung.models import open_card
+from rung.models.reader import Reader
+from rung.quantization.network import Network
+from rung.quantization.statistics import gather
+from tests.tiny import tiny_checkpoint
+
+MODELS = ("llama", "gemma2", "gemma3_text", "phi3", "qwen3")
+
+
+def ids(count, length, vocabulary, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, vocabulary, (count, length)))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+
+
+def logits_of(card, windows, override=lambda role: None):
+    with Reader(card) as reader, torch.no_grad():
+        network = Network(card, reader, windows.shape[1], override)
+        hidden = network.embed(windows)
+        for layer in network.layers():
+            hidden = network.forward(layer, hidden)
+        return network.logits(network.normed(hidden), network.weight(network.head_role))
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_the_network_is_the_one_of_transformers(model_type, tmp_path):
+    model = tiny_checkpoint(tmp_path / "m", model_type)
+    card = open_card(tmp_path / "m")
+    windows = ids(2, 24, card.decoder.vocabulary)
+    with torch.no_grad():
+        expected = model(input_ids=windows).logits
+    torch.testing.assert_close(logits_of(card, windows), expected, rtol=1e-3, atol=2e-4)
+
+
+def test_moments_are_the_mean_squares_of_what_enters_a_linear(tmp_path):
+    model = tiny_checkpoint(tmp_path / "m", "llama")
+    card = open_card(tmp_path / "m")
+    windows = ids(3, 64, card.decoder.vocabulary)
+    seen = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda module, given, out, name=name: seen.update({name: given[0].detach()}))
+    with torch.no_grad():
+        model(input_ids=windows)
+    found = gather(card, windows)
+    for role, name in (("q", "self_attn.q_proj"), ("o", "self_attn.o_proj"), ("down", "mlp.down_proj")):
+        x = seen[f"model.layers.1.{name}"].reshape(-1, seen[f"model.layers.1.{name}"].shape[-1])
+        np.testing.assert_allclose(found.of(f"layers.1.{role}").moments, x.square().mean(0), rtol=0.02, atol=1e-7)
+    assert set(found.roles) == {t.role for t in card.tensors if len(t.shape) > 1}
+
+
+@pytest.mark.parametrize(
+    ("role", "least"),
+    [*((f"layers.{role}", 0.6) for role in ("0.q", "0.o", "1.up", "1.down")), ("embed", 0.6), ("layers.1.v", 0.25)],
+)
+def test_a_small_change_of_a_weight_costs_about_what_is_expected(role, least, tmp_path):
+    """A value is read by many positions, whose changes add up in a model that looks at all of them alike."""
+    tiny_checkpoint(tmp_path / "m", "llama", tie_word_embeddings=True)
+    card = open_card(tmp_path / "m")
+    windows = ids(16, 64, card.decoder.vocabulary)
+    found = gather(card, windows).of(role)
+    with Reader(card) as reader:
+        weight = Network(card, reader, 8).weight(role).numpy().copy()
+    exact = logits_of(card, windows).log_softmax(-1)
+    ratios = []
+    for seed in range(4):
+        change = np.random.default_rng(seed).normal(0, 0.02 * weight.std(), weight.shape).astype(np.float32)
+        other = logits_of(card, windows, lambda name, c=change: weight + c if name == role else None).log_softmax(-1)
+        measured = float((exact.exp() * (exact - other)).sum(-1).double().mean())
+        ratios.append(found.divergence(change) / measured)
+    assert least < np.mean(ratios) < 1.6, ratios
+
+
+def test_statistics_are_kept(tmp_path):
+    tiny_checkpoint(tmp_path / "m", "llama")
+    card = open_card(tmp_path / "m")
+    windows = ids(2, 64, card.decoder.vocabulary)
+    gather(card, windows)
+    heard = []
+    gather(card, windows, lambda *said: heard.append(said))
+    assert not heard
+    gather(card, windows.flip(0), lambda *said: heard.append(said))
+    assert heard
+
+
+def test_too_few_tokens_and_models_that_compute_no_numbers_are_refused(tmp_path):
+    model = tiny_checkpoint(tmp_path / "m", "llama")
+    card = open_card(tmp_path / "m")
+    with pytest.raises(UsageError, match="too few"):
+        gather(card, ids(1, 64, card.decoder.vocabulary))
+    model.model.layers[1].mlp.down_proj.weight.data[:] = 3e38
+    model.save_pretrained(tmp_path / "m")
+    with pytest.raises(BadFile, match="NaN or Inf"):
+        gather(open_card(tmp_path / "m"), ids(3, 64, card.decoder.vocabulary))
+    assert not list((tmp_path / "cache" / "statistics").iterdir())
