@@ -41,8 +41,10 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Hold what is known of one matrix: ``hessian`` [in, in] and ``shares`` [out], and ``moments`` [in], the mean squares of
-    its inputs. A tied embedding has a second pair, as it is looked up."""
+    """Hold what is known of one matrix: ``hessian`` [in, in], ``shares`` [out], and ``moments`` [in].
+
+    Moments are the mean squares of its inputs. A tied embedding has a second pair, as it is looked up.
+    """
 
     hessian: Floats
     shares: Floats

@@ -70,37 +70,56 @@ def _pack_pairs(codes: Codes) -> Codes:
 def pack_q3_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
     codes, scales, d = _pack_symmetric(weights, 4, 32, SHIFTS_3, importance)
-    by_half = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
+    put_q3_k(codes, blocks)
     blocks["d"] = d
-    blocks["qs"] = np.bitwise_or.reduce((by_half & 3) << _PAIRS, axis=2).reshape(-1, 64)
-    high = (by_half >> 2).reshape(-1, 8, 32) << np.arange(8, dtype=np.uint8)[:, None]
-    blocks["hmask"] = np.bitwise_or.reduce(high, axis=1)
     raised = (scales + 32).astype(np.uint8).T
     low, top = raised & 15, (raised >> 4).reshape(-1, 4, 4)
     blocks["scales"][:, :8] = low[:, :8] | (low[:, 8:] << 4)
     blocks["scales"][:, 8:] = np.bitwise_or.reduce(top << _PAIRS, axis=1)
 
 
+def put_q3_k(codes: Codes, blocks: Array) -> None:
+    """Stores codes [16, 16 n] in 0 ... 7, 4 above signed ones, in blocks [n]."""
+    by_half = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
+    blocks["qs"] = np.bitwise_or.reduce((by_half & 3) << _PAIRS, axis=2).reshape(-1, 64)
+    high = (by_half >> 2).reshape(-1, 8, 32) << np.arange(8, dtype=np.uint8)[:, None]
+    blocks["hmask"] = np.bitwise_or.reduce(high, axis=1)
+
+
+def put_q4_k(codes: Codes, blocks: Array) -> None:
+    """Stores codes [32, 8, n] in 0 ... 15 in blocks [n]."""
+    blocks["qs"] = _pack_pairs(codes)
+
+
+def put_q5_k(codes: Codes, blocks: Array) -> None:
+    """Stores codes [32, 8, n] in 0 ... 31 in blocks [n]."""
+    blocks["qs"] = _pack_pairs(codes & 15)
+    blocks["qh"] = np.packbits(codes >> 4, axis=1, bitorder="little")[:, 0].T
+
+
+def put_q6_k(codes: Codes, blocks: Array) -> None:
+    """Stores codes [16, 16 n] in 0 ... 63, 32 above signed ones, in blocks [n]."""
+    by_group = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
+    low, high = by_group & 15, by_group >> 4
+    blocks["ql"] = (low[:, :, :2] | (low[:, :, 2:] << 4)).reshape(-1, 128)
+    blocks["qh"] = np.bitwise_or.reduce(high << _PAIRS, axis=2).reshape(-1, 64)
+
+
 def pack_q4_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
-    blocks["qs"] = _pack_pairs(pack_affine(weights, blocks, 16, importance))
+    put_q4_k(pack_affine(weights, blocks, 16, importance), blocks)
 
 
 def pack_q5_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
-    codes = pack_affine(weights, blocks, 32, importance)
-    blocks["qs"] = _pack_pairs(codes & 15)
-    blocks["qh"] = np.packbits(codes >> 4, axis=1, bitorder="little")[:, 0].T
+    put_q5_k(pack_affine(weights, blocks, 32, importance), blocks)
 
 
 def pack_q6_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
     codes, scales, d = _pack_symmetric(weights, 32, 128, SHIFTS, importance)
-    by_group = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
     blocks["d"], blocks["scales"] = d, scales.T
-    low, high = by_group & 15, by_group >> 4
-    blocks["ql"] = (low[:, :, :2] | (low[:, :, 2:] << 4)).reshape(-1, 128)
-    blocks["qh"] = np.bitwise_or.reduce(high << _PAIRS, axis=2).reshape(-1, 64)
+    put_q6_k(codes, blocks)
 
 
 def _pack_symmetric(

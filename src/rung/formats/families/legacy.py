@@ -38,7 +38,8 @@ def _fifths(blocks: Array) -> Codes:
     return high
 
 
-def _pack_fifths(codes: Codes, blocks: Array) -> None:
+def pack_fifths(codes: Codes, blocks: Array) -> None:
+    """Stores codes [32, n] in 0 ... 31 in a layout with ``qh`` and ``qs``."""
     blocks["qs"] = pack_nibbles(codes & 15)
     blocks["qh"] = np.packbits(codes >> 4, axis=0, bitorder="little").T
 
@@ -128,11 +129,11 @@ def _pack_q4_1(weights: Floats, blocks: Array) -> None:
 
 
 def _pack_q5_0(weights: Floats, blocks: Array) -> None:
-    _pack_fifths(_symmetric(weights, blocks, 32), blocks)
+    pack_fifths(_symmetric(weights, blocks, 32), blocks)
 
 
 def _pack_q5_1(weights: Floats, blocks: Array) -> None:
-    _pack_fifths(_asymmetric(weights, blocks, 32), blocks)
+    pack_fifths(_asymmetric(weights, blocks, 32), blocks)
 
 
 def _pack_q8_0(weights: Floats, blocks: Array) -> None:

@@ -1,0 +1,91 @@
+"""Rounding with error feedback, beside NumPy and beside what plain encoders lose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rung import formats
+from rung.core.errors import CannotEncode
+from rung.formats.grids import grid
+from rung.quantization.rounding import Metric, damped, round_weight
+
+FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "q3_k", "q4_k", "q5_k", "q6_k")
+
+
+def correlated(columns, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(0, 1, (4 * columns, columns // 4)) @ rng.normal(0, 1, (columns // 4, columns))
+    x = (x + rng.normal(0, 1.5, x.shape)) * np.exp(rng.normal(0, 0.7, columns))
+    return (x.T @ x / len(x)).astype(np.float32)
+
+
+def weights(rows, columns, seed=0):
+    return np.random.default_rng(seed).standard_t(5, (rows, columns)).astype(np.float32) * np.float32(0.02)
+
+
+def lost(change, hessian):
+    return np.einsum("ij,jk,ik->i", change.astype(np.float64), hessian.astype(np.float64), change.astype(np.float64))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_far_less_is_lost_than_by_a_plain_encoder_in_each_row(name, threads):
+    w, hessian, fmt = weights(37, 256), correlated(256), formats.get(name)
+    metric = Metric(hessian)
+    found = round_weight(w, fmt, metric, threads)
+    ours = lost(formats.decode(found) - w, metric.hessian)
+    plain = lost(formats.decode(formats.encode(w, fmt)) - w, metric.hessian)
+    assert ours.sum() < 0.6 * plain.sum()
+    assert (ours < 1.05 * plain).all()
+    assert found.parts["data"].shape == formats.encode(w, fmt).parts["data"].shape
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_error_feedback_is_what_numpy_computes(name):
+    """With one sweep of feedback in float64, descent must not be worse, and each code must be a best one."""
+    w, fmt, metric = weights(5, 256, 1), formats.get(name), Metric(correlated(256, 1))
+    found = formats.decode(round_weight(w, fmt, metric, 1)).astype(np.float64)
+    made = grid(fmt, w, metric.importance)
+    factor = np.linalg.cholesky(np.linalg.inv(metric.hessian.astype(np.float64))).T
+    left, reference = w.astype(np.float64), np.empty(w.shape)
+    scales, minima = (np.repeat(each, made.group, axis=1).astype(np.float64) for each in (made.scales, made.minima))
+    for j in range(w.shape[1]):
+        values = scales[:, j, None] * made.levels - minima[:, j, None]
+        reference[:, j] = np.take_along_axis(values, np.abs(values - left[:, j, None]).argmin(1)[:, None], 1)[:, 0]
+        error = (left[:, j] - reference[:, j]) / factor[j, j]
+        left[:, j:] -= error[:, None] * factor[j, j:]
+    assert (lost(found - w, metric.hessian) <= 1.02 * lost(reference - w, metric.hessian)).all()
+    assert lost(found - w, metric.hessian).sum() < 0.99 * lost(reference - w, metric.hessian).sum()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_without_correlation_nothing_is_worse_than_a_plain_encoder(name):
+    w, fmt = weights(16, 256, 2), formats.get(name)
+    found = formats.decode(round_weight(w, fmt, Metric(np.eye(256, dtype=np.float32)), 1)) - w
+    assert np.square(found).sum() <= 1.01 * np.square(formats.decode(formats.encode(w, fmt)) - w).sum()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_zeros_singular_and_empty_statistics(name):
+    fmt = formats.get(name)
+    w = weights(9, 512, 3)
+    w[2], w[:, 32:64] = 0, 0
+    one = np.ones((512, 512), np.float32)  # of one direction: no inverse
+    dead = correlated(512)
+    dead[:, 5], dead[5] = 0, 0
+    for hessian in (one, dead, np.zeros((512, 512), np.float32)):
+        found = formats.decode(round_weight(w, fmt, Metric(hessian), 2))
+        assert np.isfinite(found).all()
+        assert np.abs(found[2]).max() == 0
+        assert lost(found - w, damped(hessian)).sum() < 0.05 * lost(w, damped(hessian)).sum() + 1e-12
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    w = weights(4, 64)
+    w[3, 7] = np.nan
+    with pytest.raises(CannotEncode, match="Row 3 of w holds NaN"):
+        round_weight(w, formats.get("q4_0"), Metric(np.eye(64, dtype=np.float32)), 1, "w")
+    w[3, 7] = 1e7
+    with pytest.raises(CannotEncode, match="65504"):
+        round_weight(w, formats.get("q4_0"), Metric(np.eye(64, dtype=np.float32)), 1, "w")
