@@ -211,7 +211,7 @@ def speed(case: Row, models: Path, threads: int, results: Results, anew: bool) -
 
     for one, depth, *timed in zip(alike, depths, *turns, strict=True):
         took, share = (statistics.fmean(each) for each in zip(*timed, strict=True))
-        after, reading = (plan_speed(model._kitchen, model.plan, devices, n) for n in (depth + LAST // 2, chunk))
+        after, reading = (plan_speed(model._plans, model.plan, devices, n) for n in (depth + LAST // 2, chunk))
         found = {"planned_decode": after.decode, "planned_prefill": reading.prefill, "stolen": share}
         results.add(one, decode=1 / took, prefill=read, **found)
     del model

@@ -75,7 +75,7 @@ def predicted(case: Case) -> dict[str, int]:
 
     subject = Subject.of_component(describe(config(case), case.shape), "config", case.shape)
     device = catalog.device("v100")
-    weights = WeightPlanCache(subject).recipe(None, device, "f32", False).weights
+    weights = WeightPlanCache(subject).plan(None, device, "f32", False).weights
     use = training_use(
         weights, subject, device, way=case.way, optimizer=case.optimizer, rank=16, batch=case.batch,
         sequence=case.sequence, checkpointing=case.checkpointing,

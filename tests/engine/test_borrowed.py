@@ -32,7 +32,7 @@ from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 from rung.nn.quantized import binding
 from rung.nn.quantized.packed import PackedWeight
 from rung.planning.network_spec import Subject
-from rung.planning.weight_plan import recipe
+from rung.planning.weight_plan import plan_weights
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0,
@@ -363,7 +363,7 @@ def test_a_plan_of_its_card_packs_every_layer(folders):
 def test_of_what_is_looked_up_and_multiplied_both_are_counted(folders):
     """A head that is its embedding keeps what is stored, for its rows; of other matrices only what is packed stays."""
     subject = Subject.of_card(open_any(folders("bloom")))
-    weights = recipe(subject, formats.get("q8_0"), cpu(), "f32", packed=True)
+    weights = plan_weights(subject, formats.get("q8_0"), cpu(), "f32", packed=True)
     assert {weight.packing for weight in weights if weight.multiplies} == {"r16"}
     for weight in weights:
         if weight.multiplies:

@@ -360,12 +360,12 @@ def test_published_figures_are_of_cards_and_below_what_their_memory_allows():
 )
 def test_the_bytes_of_published_models_are_those_of_their_shapes(name, config):
     outline = open_outline(CONFIGS / f"{config}.json") if config else find_outline("llama 3.2 3b")
-    kitchen = WeightPlanCache(Subject.of_component(outline.components[0], "folder", name))
+    plans = WeightPlanCache(Subject.of_component(outline.components[0], "folder", name))
     device = catalog.device("b300")
     sizes = {row.model: row.bytes for rows in llama_cpp.published().values() for row in rows}
     for model, held in sizes.items():
         if model.partition(":")[0] == name:
-            made = arrange(kitchen, storage(model.partition(":")[2]), (device,), Request(), 512, True).recipe
+            made = arrange(plans, storage(model.partition(":")[2]), (device,), Request(), 512, True).weight_plan
             assert made.token_bytes[0] == pytest.approx(held, rel=0.02), model
 
 

@@ -258,7 +258,7 @@ def test_where_nothing_fits_the_relaxations_help():
     assert check(model, [cpu(float(more))], Question(context=4096)).best is not None
 
 
-def test_llama_cpp_mixtures_are_sized_by_their_recipes():
+def test_llama_cpp_mixtures_are_sized_by_their_weight_plans():
     """Q4_K_M of Gemma 2B: tied head in q6_k, half of the down projections finer, and so above q4_k."""
     coarse, mixed = (only(outline(), p2200(), formats=(name,)).memory.weights for name in ("q4_k", "q4_k_m"))
     assert coarse < mixed < 1.1 * coarse

@@ -83,7 +83,7 @@ class Model:
             self._adapters = Adapters(card, plan, backend)
         self._journal, self._more_memory = journal, more_memory
         self._measured: dict[str, float] = {}
-        self._kitchen = WeightPlanCache(Subject.of_card(card))
+        self._plans = WeightPlanCache(Subject.of_card(card))
         self._expected = Rates(plan.decode_rate, plan.prefill_rate)
         self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
         self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
@@ -108,7 +108,7 @@ class Model:
 
     def predict(self, prompt: int) -> Rates:
         """The tokens per second that are predicted of a prompt of so many tokens, and after it."""
-        return speed(self._kitchen, self.plan, self.devices, prompt)
+        return speed(self._plans, self.plan, self.devices, prompt)
 
     def _sample(self, logits: Floats, rows: Sequence[Row]) -> list[Chosen]:
         """Choose a token of each row. The likeliest need no kernel, which takes time to load."""

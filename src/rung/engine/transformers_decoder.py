@@ -27,7 +27,7 @@ from rung.nn.quantized.packed import pack
 from rung.ops.decode_step.low_rank import BoundAdapter, LowRankUpdates
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
-from rung.planning.weight_plan import recipe
+from rung.planning.weight_plan import plan_weights
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
 
@@ -45,7 +45,7 @@ def bind(
     if place.type == "cpu":
         torch.set_num_threads(plan.threads)
     asked = None if plan.format == "stored" else storage(plan.format)
-    weights = recipe(Subject.of_card(card), asked, device, plan.dtype, packed=True)
+    weights = plan_weights(Subject.of_card(card), asked, device, plan.dtype, packed=True)
     stored = [weight for weight in weights if weight.tensor.source]
     wanted = {weight.tensor.name: weight.format for weight in stored or weights if weight.multiplies}
     tokenizer = _tokenizer(card)

@@ -19,7 +19,7 @@ from rung.models.reader import Reader
 from rung.models.roles import layer_of
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
-from rung.planning.weight_plan import compute_dtype, recipe
+from rung.planning.weight_plan import compute_dtype, plan_weights
 
 #: What is read where nobody names a text.
 TEXT = """The old lighthouse keeper had counted ships for forty years, and on most evenings he could tell from the sound
@@ -97,7 +97,7 @@ def layer_errors(card: ModelCard, format: str, device: Device) -> dict[int, floa
     """SQNR in dB of the weights of each layer in a format against the stored ones; infinite where nothing is lost."""
     subject = Subject.of_card(card)
     asked = None if format == "stored" else storage(format)
-    made = recipe(subject, asked, device, compute_dtype(device, lossless=False), packed=False)
+    made = plan_weights(subject, asked, device, compute_dtype(device, lossless=False), packed=False)
     signal: defaultdict[int, float] = defaultdict(float)
     noise: defaultdict[int, float] = defaultdict(float)
     with Reader(card) as reader:

@@ -1,6 +1,6 @@
 """Find out whether a model will run, on which device, in which format: (outline, devices, question) -> Answer; pure.
 
-For a language model that ``rung run`` builds this is the same arithmetic as its plan: recipe, memory, time and error
+For a language model that ``rung run`` builds this is the same arithmetic as its plan: weights, memory, time and error
 of ``rung.planning``, one arrangement for each format and device.
 """
 
@@ -93,7 +93,7 @@ def check(
 def _instead(case: Case, group: Group, cpu: Device | None) -> list[Alternative]:
     """Return the alternatives that run on a group of devices; language models have some, other models none."""
     subject = case.main.subject
-    if case.question.training or len(case.kitchens) > 1 or not subject.generates:
+    if case.question.training or len(case.components) > 1 or not subject.generates:
         return []
 
     def attempt(storage: Storage, devices: Group, context: int) -> tuple[Choice, Arrangement]:
@@ -113,16 +113,16 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
     """One row of the answer."""
     arrangement = arrangements(case.main, storage, group, case.request, case.context)[-1]
     phases: tuple[PlannedPhase, ...] = ()
-    recipes = [arrangement.recipe]
+    weight_plans = [arrangement.weight_plan]
     note = ""
     steps: Checkpointing | None = None
     if case.question.training:
         arrangement, steps = _trained(case, arrangement, group)
         note = steps.note
-    elif len(case.kitchens) > 1:
+    elif len(case.components) > 1:
         arrangement, phases = _phased(case, arrangement, group)
         note = _held_otherwise(case, storage, phases)
-        recipes = list(_recipes(case, arrangement, group[0]).values())
+        weight_plans = list(_weight_plans(case, arrangement, group[0]).values())
     verdict, level = _judged(case, arrangement, group, note)
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
     choice = Choice(
@@ -134,7 +134,7 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
         memory=total,
         free=sum(case.request.budget(device) for device in group),
         speed=_speed(case, arrangement, group),
-        error_db=min(arrangement.cache_error_db, *(recipe.error_db for recipe in recipes)),
+        error_db=min(arrangement.cache_error_db, *(weight_plan.error_db for weight_plan in weight_plans)),
         command=_command(case, arrangement, group),
         phases=phases,
         checkpointing=steps,
@@ -147,13 +147,13 @@ def _judged(case: Case, arrangement: Arrangement, group: Group, note: str) -> tu
     verdict = _verdict(case, arrangement, group)
     if not verdict:
         return replace(
-            verdict, reason="; ".join(filter(None, (verdict.reason, note if len(case.kitchens) > 1 else "")))
+            verdict, reason="; ".join(filter(None, (verdict.reason, note if len(case.components) > 1 else "")))
         ), "no"
     slow = _slow(case, arrangement, group)
     reasons = [slow, _emulated(arrangement, group), _odd(case, arrangement)]
     if _writes(case):
         reasons += cache_reasons(arrangement, case.request.cache_type)
-    if len(case.kitchens) > 1 or not any(reasons):
+    if len(case.components) > 1 or not any(reasons):
         reasons.append(note)
     return replace(verdict, reason="; ".join(dict.fromkeys(filter(None, reasons)))), "slow" if slow else "yes"
 
@@ -163,14 +163,14 @@ def _verdict(case: Case, arrangement: Arrangement, group: Group) -> Verdict:
         for able in (computes(device), computable(arrangement.storage, device)):
             if not able:
                 return able
-    torch = case.question.training or len(case.kitchens) > 1
+    torch = case.question.training or len(case.components) > 1
     if torch and any(device.kind == "webgpu" for device in group):
         return no("torch computes it, which drives no device of WebGPU")
     if case.question.training:
         able = trainable(case.question.training, arrangement.storage, case.main.subject)
         if not able:
             return able
-    if len(group) > 1 and (case.question.training or len(case.kitchens) > 1):
+    if len(group) > 1 and (case.question.training or len(case.components) > 1):
         return no(f"rung plans {'training' if case.question.training else 'pipelines'} on one device")
     found = verdict_of(arrangement, group, case.request.cache_type)
     if not found and arrangement.over > 0:
@@ -215,7 +215,7 @@ def _odd(case: Case, arrangement: Arrangement) -> str:
     """Why the weights take much more than their format does: a kernel that wants them unpacked, or kept twice."""
     if not _writes(case) or case.main.subject.borrowed:
         return ""
-    packed = [kind for kind in arrangement.recipe.kinds if kind.weight.packing == "r16"]
+    packed = [kind for kind in arrangement.weight_plan.kinds if kind.weight.packing == "r16"]
     wide = sum(kind.weight.bytes * len(kind.places) for kind in packed)
     plain = sum(kind.weight.format.bytes(kind.weight.tensor.shape) * len(kind.places) for kind in packed)
     if len(arrangement.parts) > 1 or wide <= _WIDENED * plain:
@@ -281,11 +281,11 @@ def _best(case: Case, fitting: Sequence[tuple[Arrangement, int]], choices: Seque
     """The index of the choice that ``rung run`` would take; of other networks the most exact that is not slow."""
     if not fitting:
         return None
-    if case.question.training or len(case.kitchens) > 1 or not case.main.subject.generates:
+    if case.question.training or len(case.components) > 1 or not case.main.subject.generates:
 
         def rank(pair: tuple[Arrangement, int]) -> tuple[bool, float, int]:
             choice = choices[pair[1]]
-            return choice.level != "slow", pair[0].recipe.error_db, -choice.memory.total
+            return choice.level != "slow", pair[0].weight_plan.error_db, -choice.memory.total
 
         return max(fitting, key=rank)[1]
     asked = case.question.formats[0] if len(case.question.formats) == 1 else None
@@ -297,11 +297,11 @@ def _best(case: Case, fitting: Sequence[tuple[Arrangement, int]], choices: Seque
 # ---- pipelines and training
 
 
-def _recipes(case: Case, arrangement: Arrangement, device: Device) -> dict[str, WeightPlan]:
-    """The recipe of each component."""
+def _weight_plans(case: Case, arrangement: Arrangement, device: Device) -> dict[str, WeightPlan]:
+    """Return the weight plan of each component."""
     return {
-        name: kitchen.recipe(arrangement.storage, device, arrangement.dtype, False)
-        for name, kitchen in case.kitchens.items()
+        name: plans.plan(arrangement.storage, device, arrangement.dtype, False)
+        for name, plans in case.components.items()
     }
 
 
@@ -309,7 +309,7 @@ def _phased(case: Case, arrangement: Arrangement, group: Group) -> tuple[Arrange
     """The arrangement with the memory of its largest phase; components that it does not name are not resident."""
     device = group[0]
     found = [
-        phase_on(phase, case.kitchens, arrangement.storage, device, case.request, case.context)
+        phase_on(phase, case.components, arrangement.storage, device, case.request, case.context)
         for phase in case.outline.phases
     ]
     largest = max(found, key=lambda phase: phase.memory.most).memory
@@ -324,7 +324,7 @@ def _held_otherwise(case: Case, storage: Storage, phases: Sequence[PlannedPhase]
         for name, way in phase.held.items():
             if phase.name == "encode" and way.format != storage_name(storage):
                 found.append(f"{name} in {way.format}: it overflows in {storage_name(storage)}")
-            inputs = inputs_of(case.kitchens[name], case.request)
+            inputs = inputs_of(case.components[name], case.request)
             if way.at_once < inputs:
                 found.append(f"{name} computes {way.at_once} of {inputs} at once")
     return "; ".join(found)
@@ -334,7 +334,7 @@ def _trained(case: Case, arrangement: Arrangement, group: Group) -> tuple[Arrang
     """The arrangement with the memory of a training step, checkpointed where it does not fit otherwise."""
     asked, device = case.question, group[0]
     budget = case.request.budget(device)
-    made = case.main.recipe(arrangement.storage, device, arrangement.dtype, False)
+    made = case.main.plan(arrangement.storage, device, arrangement.dtype, False)
     plain, lean = (
         training_use(
             made.weights,
@@ -363,7 +363,7 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
         return ()
     closest = min(tight, key=lambda choice: choice.memory.most - choice.free)
     found = []
-    if len(case.kitchens) == 1 and case.main.subject.decoder is not None:
+    if len(case.components) == 1 and case.main.subject.decoder is not None:
         request = replace(case.request, format=closest.format if case.question.formats else None)
         storage = next(s for s in storages_of(case) if storage_name(s) == closest.format)
         tried = arrange(case.main, storage, groups[0], case.request, case.context, False)
@@ -391,7 +391,7 @@ def _more_memory(closest: Choice) -> Relaxation:
 
 def _other_training(case: Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
     def fitting(question: Question, where: Sequence[Group]) -> Group | None:
-        tried = replace(make_case(case.outline, question, {}), kitchens=case.kitchens)
+        tried = replace(make_case(case.outline, question, {}), components=case.components)
         return next((g for g in where for s in storages_of(tried) if _choice(tried, s, g)[0].verdict), None)
 
     found = other_training(_called(case), case.question, case.sequence, groups, fitting)

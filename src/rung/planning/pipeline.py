@@ -295,18 +295,18 @@ _ONE_AT_A_TIME = ("activations", "workspace", "runtime", "bound")
 
 def phase_on(
     phase: Phase,
-    kitchens: Mapping[str, WeightPlanCache],
+    components: Mapping[str, WeightPlanCache],
     storage: Storage,
     device: Device,
     request: Request,
     context: int,
 ) -> PlannedPhase:
     """How its components are held in a format so that the phase fits the budget there, or as near as it gets."""
-    mine = {name: kitchens[name] for name in phase.components}
+    mine = {name: components[name] for name in phase.components}
     found = ways(phase.name, device, storage_name(storage))
     ladders = {
-        name: [NetworkStorage(*way, count) for way in found for count in slices(inputs_of(kitchen, request))]
-        for name, kitchen in mine.items()
+        name: [NetworkStorage(*way, count) for way in found for count in slices(inputs_of(plans, request))]
+        for name, plans in mine.items()
     }
 
     def memory_of(held: Mapping[str, NetworkStorage]) -> MemoryUse:
@@ -320,13 +320,13 @@ def phase_on(
     return PlannedPhase(phase.name, FrozenDict(held), memory)
 
 
-def inputs_of(kitchen: WeightPlanCache, request: Request) -> int:
+def inputs_of(plans: WeightPlanCache, request: Request) -> int:
     """How many inputs one call has."""
-    return kitchen.subject.shape.inputs * request.batch
+    return plans.subject.shape.inputs * request.batch
 
 
 def _use(
-    kitchen: WeightPlanCache,
+    plans: WeightPlanCache,
     phase: str,
     way: NetworkStorage,
     storage: Storage,
@@ -335,10 +335,10 @@ def _use(
     context: int,
 ) -> MemoryUse:
     """A component by itself, computing so many inputs at a time."""
-    subject, inputs, width = kitchen.subject, inputs_of(kitchen, request), FLOAT_BYTES[way.dtype]
+    subject, inputs, width = plans.subject, inputs_of(plans, request), FLOAT_BYTES[way.dtype]
     stored = storage_of(way.format) if way.format in FLOAT_BYTES else storage
-    recipe = kitchen.recipe(stored, device, compute_dtype(device, way.format == "f32"), False)
-    held = _part_bytes(recipe, phase, way)
+    weight_plan = plans.plan(stored, device, compute_dtype(device, way.format == "f32"), False)
+    held = _part_bytes(weight_plan, phase, way)
     use = memory_use(held, subject, device, subject.layers, context, "f16", request.batch, width)
     if way.at_once == inputs:
         return use
@@ -346,12 +346,12 @@ def _use(
     return bounded(replace(use, activations=use.activations * way.at_once // inputs + made), device)
 
 
-def _part_bytes(recipe: WeightPlan, phase: str, way: NetworkStorage) -> tuple[int, int]:
+def _part_bytes(weight_plan: WeightPlan, phase: str, way: NetworkStorage) -> tuple[int, int]:
     """Bytes of weights and workspace: what decodes is never quantized, tables of tokens have at least 16 bits."""
-    weights, workspace = recipe.bytes(0, recipe.subject.layers)
+    weights, workspace = weight_plan.bytes(0, weight_plan.subject.layers)
     if phase == "decode":
-        return FLOAT_BYTES[way.format] * recipe.subject.parameters, workspace
-    found = [(kind.weight, len(kind.places)) for kind in recipe.kinds if kind.weight.tensor.role.endswith("embed")]
+        return FLOAT_BYTES[way.format] * weight_plan.subject.parameters, workspace
+    found = [(kind.weight, len(kind.places)) for kind in weight_plan.kinds if kind.weight.tensor.role.endswith("embed")]
     if way.format in ("bf16", "f16"):
-        weights += 2 * recipe.subject.kept
+        weights += 2 * weight_plan.subject.kept
     return weights + sum(max(2 * table.count - table.bytes, 0) * times for table, times in found), workspace

@@ -30,7 +30,7 @@ class Arrangement:
     dtype: str
     cache_dtype: str
     packed: bool
-    recipe: WeightPlan
+    weight_plan: WeightPlan
     placements: tuple[Placement, ...]
     rates: Rates
     parts: tuple[tuple[WeightPlan, Device, int], ...] = ()
@@ -38,7 +38,7 @@ class Arrangement:
     @property
     def weights(self) -> tuple[Weight, ...]:
         """The weights as the first device holds them."""
-        return self.recipe.weights
+        return self.weight_plan.weights
 
     @property
     def over(self) -> int:
@@ -80,7 +80,7 @@ def usual_cache(subject: Subject, storage: Storage, device: Device) -> str:
 
 def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
     """Return whether keys and values can be stored as they would be; ``cache_type`` is the requested one."""
-    subject = arrangement.recipe.subject
+    subject = arrangement.weight_plan.subject
     if cache_type is not None and subject.decoder is None:
         owner = "transformers stores its keys and values" if subject.generates else "it stores no keys and values"
         return no(f"no cache in {cache_type}: {owner}")
@@ -105,7 +105,7 @@ def computable(storage: Storage, device: Device) -> Verdict:
 
 def webgpu_verdict(arrangement: Arrangement) -> Verdict:
     """Return whether a device of WebGPU computes all of it: there is one rung for whole tokens, and nothing between."""
-    subject = arrangement.recipe.subject
+    subject = arrangement.weight_plan.subject
     if all(device.kind != "webgpu" for _, device, _ in arrangement.parts):
         return YES
     if len(arrangement.parts) > 1:
@@ -117,10 +117,10 @@ def webgpu_verdict(arrangement: Arrangement) -> Verdict:
 
 
 def arrange(
-    kitchen: WeightPlanCache, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
+    plans: WeightPlanCache, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
 ) -> Arrangement:
     """The layers over the devices in their order: each takes as many as its budget holds, the last the rest."""
-    subject = kitchen.subject
+    subject = plans.subject
     layers, lossless = subject.layers, is_lossless(subject, storage)
     cache_dtype = request.cache_type or usual_cache(subject, storage, devices[0])
     placements: list[Placement] = []
@@ -130,60 +130,64 @@ def arrange(
     for device in devices:
         if placements and first == layers:  # those before hold all of it
             break
-        mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
+        weight_plan = plans.plan(storage, device, compute_dtype(device, lossless), packed)
         budget = request.budget(device)
-        use = partial(_memory(mine, device, request, context, cache_dtype, len(devices) == 1), first)
+        use = partial(_memory(weight_plan, device, request, context, cache_dtype, len(devices) == 1), first)
         last = layers if device is devices[-1] else _most(use, first, layers, budget)
         if last > first or device is devices[-1]:
             placements.append(Placement(device.id, first, last, use(last), budget))
-            speed = rates(mine.groups, subject, device, context, cache_dtype, request.prompt_tokens, request.batch)
+            speed = rates(
+                weight_plan.groups, subject, device, context, cache_dtype, request.prompt_tokens, request.batch
+            )
             speeds.append((speed, last - first))
-            parts.append((mine, device, last - first))
+            parts.append((weight_plan, device, last - first))
         first = last
     dtype = compute_dtype(devices[0], lossless)
-    made = kitchen.recipe(storage, devices[0], dtype, packed)
+    first_plan = plans.plan(storage, devices[0], dtype, packed)
     rate = split_rates(speeds, layers)
-    return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), rate, tuple(parts))
+    return Arrangement(storage, dtype, cache_dtype, packed, first_plan, tuple(placements), rate, tuple(parts))
 
 
 def arrangements(
-    kitchen: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
+    plans: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
 ) -> list[Arrangement]:
     """The arrangement with fast packings, and one without where only that fits; layers of ``rung.nn`` always pack.
 
     Where fast packings do not fit, also the same with a cache in q8_0, if that can be and nobody said what the cache is
     stored in. The last one is the one to take.
     """
-    found = _packings(kitchen, format, group, request, context)
+    found = _packings(plans, format, group, request, context)
     usual = found[0].cache_dtype == "f16" and request.cache_type is None  # where nothing is to be lost, nothing is
-    if found[0].over <= 0 or not usual or kitchen.subject.decoder is None or group[0].kind != "cpu":
+    if found[0].over <= 0 or not usual or plans.subject.decoder is None or group[0].kind != "cpu":
         return found
-    smaller = _packings(kitchen, format, group, replace(request, cache_type="q8_0"), context)[-1]
+    smaller = _packings(plans, format, group, replace(request, cache_type="q8_0"), context)[-1]
     if not cache_verdict(smaller, None) or (found[-1].over <= 0 and (smaller.over > 0 or not smaller.packed)):
         return found
     return [*found, smaller]
 
 
 def _packings(
-    kitchen: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
+    plans: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
 ) -> list[Arrangement]:
-    best = arrange(kitchen, format, group, request, context, packed=True)
-    if best.over <= 0 or not best.recipe.widened or kitchen.subject.borrowed:
+    best = arrange(plans, format, group, request, context, packed=True)
+    if best.over <= 0 or not best.weight_plan.widened or plans.subject.borrowed:
         return [best]
-    plain = arrange(kitchen, format, group, request, context, packed=False)
+    plain = arrange(plans, format, group, request, context, packed=False)
     return [best, plain] if plain.over <= 0 else [best]
 
 
 def _memory(
-    held: WeightPlan, device: Device, request: Request, context: int, cache_dtype: str, alone: bool
+    weight_plan: WeightPlan, device: Device, request: Request, context: int, cache_dtype: str, alone: bool
 ) -> Callable[[int, int], MemoryUse]:
     """Return a function from a range of layers to its memory on a device; ``alone``: the device holds all layers."""
-    torch = not (alone and held.reads_without_torch(device, cache_dtype))
-    block = held.cache_block(device, cache_dtype) if alone else 0
+    torch = not (alone and weight_plan.reads_without_torch(device, cache_dtype))
+    block = weight_plan.cache_block(device, cache_dtype) if alone else 0
 
     def use(first: int, last: int) -> MemoryUse:
-        weights, count, batch = held.bytes(first, last), last - first, request.batch
-        return memory_use(weights, held.subject, device, count, context, cache_dtype, batch, torch=torch, block=block)
+        weights, count, batch = weight_plan.bytes(first, last), last - first, request.batch
+        return memory_use(
+            weights, weight_plan.subject, device, count, context, cache_dtype, batch, torch=torch, block=block
+        )
 
     return use
 

@@ -53,36 +53,36 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
     a device that was asked for and computes nothing here.
     """
     request.check_names(devices)
-    kitchen = WeightPlanCache(Subject.of_card(card))
+    plans = WeightPlanCache(Subject.of_card(card))
     usable = _usable(card, devices, request)
-    contexts = contexts_of(kitchen.subject, request.context)
+    contexts = contexts_of(plans.subject, request.context)
     alone = not isinstance(card, ModelCard)
     if request.together and alone:
         built = "is built by transformers, which computes it" if isinstance(card, NetworkCard) else "is computed"
         raise UsageError(
-            f"{kitchen.subject.name} {built} on one device.",
+            f"{plans.subject.name} {built} on one device.",
             ways_out=[f"rung plan {quoted(request.typed.model or card.path)} --device {quoted(usable[0].name)}"],
         )
     groups = [(device,) for device in usable] if alone else groups_of(usable, request.together)
     tried: list[tuple[Arrangement, int, Verdict]] = []
-    wanted = storages(kitchen.subject, request.format)
+    wanted = storages(plans.subject, request.format)
     for context in contexts:
         found = [
             (a, context, verdict_of(a, group, request.cache_type))
             for format, group in itertools.product(wanted, groups)
-            for a in arrangements(kitchen, format, group, request, context)
+            for a in arrangements(plans, format, group, request, context)
         ]
         tried = tried or found
         fitting = [a for a, _, verdict in found if verdict]
         if fitting:
-            best, reasons = choose(kitchen.subject, fitting, request.format)
+            best, reasons = choose(plans.subject, fitting, request.format)
             reasons = (*reasons, *cache_reasons(best, request.cache_type))
             if context < contexts[0]:
                 reasons = (*reasons, f"context {context:,}: {contexts[0]:,} tokens do not fit")
-            return _plan(kitchen.subject, best, context, request, reasons, found)
+            return _plan(plans.subject, best, context, request, reasons, found)
     _check_cache([a for a, _, _ in tried], request.cache_type)
     others = [d for d in devices if computes(d) and d not in usable] if request.device is not None else []
-    raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0], others)
+    raise does_not_fit(plans, usable, request, [a for a, _, _ in tried], contexts[0], others)
 
 
 def _usable(
@@ -179,8 +179,8 @@ def cache_reasons(best: Arrangement, cache_type: str | None) -> tuple[str, ...]:
 def verdict_of(arrangement: Arrangement, group: Sequence[Device], cache_type: str | None) -> Verdict:
     """Return whether it would run there: every weight has a rung, every device multiplies the format, the cache can be
     the requested type, and it fits."""
-    if arrangement.recipe.refused:
-        return no(arrangement.recipe.refused.reason)
+    if arrangement.weight_plan.refused:
+        return no(arrangement.weight_plan.refused.reason)
     for able in (
         *(computable(arrangement.storage, device) for device in group),
         cache_verdict(arrangement, cache_type),
@@ -208,7 +208,7 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
     if wide and (not quantized or _wide_enough(wide, quantized, pace)):
         best = _fastest(wide)
         return best, (f"{best.name}: 16 bits fit and are fast enough here",)
-    fast = [a for a in quantized if a.recipe.fast] or quantized
+    fast = [a for a in quantized if a.weight_plan.fast] or quantized
     readable = [a for a in fast if at_reading_speed(a.rates.decode)]
     pool = readable or [a for a in fast if a.rates.decode >= _NEAR * pace] or fast
     top = max(_floor(a) for a in pool)
@@ -251,7 +251,9 @@ def _fastest(arrangements: Iterable[Arrangement]) -> Arrangement:
 
 def _floor(arrangement: Arrangement) -> float:
     """The floor of the format itself; of a mixture, of all its weights together; no more than that of the cache."""
-    weights = arrangement.storage.floor_db if isinstance(arrangement.storage, Format) else arrangement.recipe.error_db
+    weights = (
+        arrangement.storage.floor_db if isinstance(arrangement.storage, Format) else arrangement.weight_plan.error_db
+    )
     return min(weights, arrangement.cache_error_db)
 
 
@@ -263,18 +265,18 @@ def _stored(subject: Subject) -> str:
     return max(held, key=lambda name: held[name])
 
 
-def speed(kitchen: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
+def speed(plans: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
     """Tokens per second that a plan lets expect of a prompt of that many tokens, and after it."""
     by_id = {device.id: device for device in devices}
     asked = None if plan.format == "stored" else storage(plan.format)
-    lossless = is_lossless(kitchen.subject, asked)
+    lossless = is_lossless(plans.subject, asked)
     found = []
     for place in plan.placements:
         device = by_id[place.device]
-        held = kitchen.recipe(asked, device, compute_dtype(device, lossless), plan.packing == "r16")
-        rate = rates(held.groups, kitchen.subject, device, plan.context, plan.cache_dtype, prompt)
+        weight_plan = plans.plan(asked, device, compute_dtype(device, lossless), plan.packing == "r16")
+        rate = rates(weight_plan.groups, plans.subject, device, plan.context, plan.cache_dtype, prompt)
         found.append((rate, place.last - place.first))
-    return split_rates(found, kitchen.subject.layers)
+    return split_rates(found, plans.subject.layers)
 
 
 def _plan(
@@ -299,7 +301,7 @@ def _plan(
         threads=request.threads,
         decode_rate=best.rates.decode,
         prefill_rate=best.rates.prefill,
-        error_db=best.recipe.error_db,
+        error_db=best.weight_plan.error_db,
         reasons=reasons,
         candidates=tuple(_candidate(a, c, verdict) for a, c, verdict in found if verdict or not _reduced(a, request)),
         parallel=request.batch,
@@ -319,7 +321,7 @@ def _candidate(arrangement: Arrangement, context: int, verdict: Verdict) -> Cand
         context=context,
         decode_rate=arrangement.rates.decode,
         prefill_rate=arrangement.rates.prefill,
-        error_db=arrangement.recipe.error_db,
+        error_db=arrangement.weight_plan.error_db,
         verdict=verdict,
         timed=arrangement.timed,
     )

@@ -108,7 +108,7 @@ def alike(
     packed: bool,
     classes: tuple[tuple[int, ...], ...],
 ) -> tuple[Alike, ...]:
-    """Every class of tensors with its format, packing and rung; see ``recipe``."""
+    """Every class of tensors with its format, packing and rung; see ``plan_weights``."""
     plain = formats.get(dtype) if subject.borrowed and subject.keeps else None
     climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}
 
@@ -128,7 +128,7 @@ def alike(
     return tuple(found)
 
 
-def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
+def plan_weights(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
     """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
 
     ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of

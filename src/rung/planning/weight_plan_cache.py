@@ -110,7 +110,7 @@ class WeightPlan:
 
 
 class WeightPlanCache:
-    """The recipes of one model."""
+    """The weight plans of one model, each planned once."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -118,7 +118,7 @@ class WeightPlanCache:
         self._classes: dict[bool, tuple[tuple[int, ...], ...]] = {}
         self._kinds: dict[int, tuple[Device, object]] = {}
 
-    def recipe(self, storage: Storage, device: Device, dtype: str, packed: bool) -> WeightPlan:
+    def plan(self, storage: Storage, device: Device, dtype: str, packed: bool) -> WeightPlan:
         """The weights as that device would hold them."""
         key = (storage, self._kind(device), dtype, packed)
         if key not in self._made:

@@ -13,7 +13,7 @@ from rung.models.card import ModelCard
 from rung.models.lookup import name_of
 from rung.planning.network_spec import Subject
 from rung.planning.training import adapter_weights, training_use
-from rung.planning.weight_plan import Weight, compute_dtype, recipe
+from rung.planning.weight_plan import Weight, compute_dtype, plan_weights
 
 #: Formats that hold weights as they are computed with; for the others the layers are quantized.
 PLAIN = ("f32", "bf16", "f16")
@@ -128,4 +128,4 @@ def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[
             return weight
         return replace(weight, format=plain, bytes=plain.bytes((1, weight.count)))
 
-    return tuple(map(held, recipe(Subject.of_card(card), asked, device, dtype, packed=False)))
+    return tuple(map(held, plan_weights(Subject.of_card(card), asked, device, dtype, packed=False)))

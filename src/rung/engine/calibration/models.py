@@ -73,7 +73,7 @@ def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, Wei
     """How such a model is run, and its weights."""
     made = card(name, size)
     found = solve(made, (device,), Request(device=device.id, context=size.context, threads=threads))
-    return found, WeightPlanCache(Subject.of_card(made)).recipe(None, device, found.dtype, True)
+    return found, WeightPlanCache(Subject.of_card(made)).plan(None, device, found.dtype, True)
 
 
 @contextmanager

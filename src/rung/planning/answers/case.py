@@ -21,7 +21,7 @@ from rung.planning.weight_plan_cache import WeightPlanCache
 class Case:
     """Hold what every choice of one model shares."""
 
-    kitchens: dict[str, WeightPlanCache]
+    components: dict[str, WeightPlanCache]
     outline: Outline
     question: Question
     request: Request
@@ -31,12 +31,12 @@ class Case:
     @property
     def main(self) -> WeightPlanCache:
         """The model itself; of a pipeline the largest component."""
-        return max(self.kitchens.values(), key=lambda kitchen: kitchen.subject.parameters)
+        return max(self.components.values(), key=lambda plans: plans.subject.parameters)
 
     @property
     def reads(self) -> bool:
         """Return whether it is one network that reads a text, and so has a context and a speed of reading."""
-        return len(self.kitchens) == 1 and self.main.subject.role in (*GENERATES, "encoder")
+        return len(self.components) == 1 and self.main.subject.role in (*GENERATES, "encoder")
 
 
 def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -> Case:
@@ -53,7 +53,7 @@ def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -
             f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
             ways_out=["rung check MODEL   # without --training"],
         )
-    kitchens = {name: WeightPlanCache(subject) for name, subject in subjects.items()}
+    components = {name: WeightPlanCache(subject) for name, subject in subjects.items()}
     largest = max(subjects.values(), key=lambda subject: subject.parameters)
     context = contexts_of(largest, question.context)[0]
     most = largest.shape.context or SEQUENCE
@@ -75,7 +75,7 @@ def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -
     request = Request(
         memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt, cache_type=asked
     )
-    return Case(kitchens, outline, question, request, context, sequence)
+    return Case(components, outline, question, request, context, sequence)
 
 
 def _borrowed(outline: Outline, subject: Subject) -> bool:

@@ -40,11 +40,11 @@ def llama_cpp_speed(
     stored = format == "stored" and (subject.kind == "gguf" or ":" in subject.path)
     if len(arrangement.parts) != 1 or not (file_type or stored):
         return None
-    recipe, device, _ = arrangement.parts[0]
+    weight_plan, device, _ = arrangement.parts[0]
     command = llama_server(subject, file_type, outline)
     if command:
         command += ("" if device.kind == "cpu" else " -ngl 99") + f" -c {context}"
-    size, number = recipe.token_bytes
+    size, number = weight_plan.token_bytes
     found = _published(device, 8 * size / number if number else 0.0, size, subject)
     if found is None:
         return LlamaCpp(command)

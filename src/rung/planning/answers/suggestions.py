@@ -42,7 +42,7 @@ def contexts(asked: int) -> list[int]:
 
 
 def does_not_fit(
-    kitchen: WeightPlanCache,
+    plans: WeightPlanCache,
     devices: Sequence[Device],
     request: Request,
     tried: Sequence[Arrangement],
@@ -54,21 +54,21 @@ def does_not_fit(
     groups = groups_of(devices, request.together)
     closest = min(tried, key=lambda a: a.over)
     ways = [
-        *fewer_sequences(kitchen, groups, request, context),
-        *less_context(kitchen, groups, request, context),
-        *smaller_format(kitchen, groups, request, context, closest),
+        *fewer_sequences(plans, groups, request, context),
+        *less_context(plans, groups, request, context),
+        *smaller_format(plans, groups, request, context, closest),
     ]
-    ways = ways or _smaller_and_shorter(kitchen, groups, request, context)
+    ways = ways or _smaller_and_shorter(plans, groups, request, context)
     if not any("--context" in way for way in ways):
-        ways += _shorter_with_more(kitchen, devices, request, context, closest)
-    ways += _beside(kitchen, devices, others, request, context) if others else []
-    ways.append(more_memory(kitchen, devices, request, tried))
-    return DoesNotFit(f"{kitchen.subject.name} does not fit.", _facts(devices, tried, closest, context), ways)
+        ways += _shorter_with_more(plans, devices, request, context, closest)
+    ways += _beside(plans, devices, others, request, context) if others else []
+    ways.append(more_memory(plans, devices, request, tried))
+    return DoesNotFit(f"{plans.subject.name} does not fit.", _facts(devices, tried, closest, context), ways)
 
 
 def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arrangement, context: int) -> list[str]:
     """Return the facts of a refusal: the closest arrangement, its memory by part, and a weight that no kernel takes."""
-    refused = [a.recipe.refused for a in tried if a.recipe.refused]
+    refused = [a.weight_plan.refused for a in tried if a.weight_plan.refused]
     tight = max(closest.placements, key=lambda p: p.memory.most - p.budget)
     names = {device.id: device.id if device.real else device.name for device in devices}
     facts = [
@@ -90,7 +90,7 @@ def groups_of(devices: Sequence[Device], together: bool = False) -> list[tuple[D
     return all_of_them if together and all_of_them else [(device,) for device in devices] + all_of_them
 
 
-def _command(kitchen: WeightPlanCache, request: Request, **changed: str | int | None) -> str:
+def _command(plans: WeightPlanCache, request: Request, **changed: str | int | None) -> str:
     """The command that asks the same with something changed; None takes an option away."""
     typed = request.typed
     asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
@@ -99,7 +99,7 @@ def _command(kitchen: WeightPlanCache, request: Request, **changed: str | int | 
     options = asked | {"context": request.context, "cache-type": request.cache_type} | several | memory | changed
     given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
     command = "rung plan" if several and typed.command == "rung run" else typed.command
-    return " ".join([command, quoted(typed.model or name_of(kitchen.subject.path)), *given])
+    return " ".join([command, quoted(typed.model or name_of(plans.subject.path)), *given])
 
 
 def budget_text(device: str, count: int) -> str:
@@ -111,54 +111,54 @@ def budget_text(device: str, count: int) -> str:
 
 
 def more_memory(
-    kitchen: WeightPlanCache, devices: Sequence[Device], request: Request, tried: Sequence[Arrangement]
+    plans: WeightPlanCache, devices: Sequence[Device], request: Request, tried: Sequence[Arrangement]
 ) -> str:
     """The least budget that holds the model on one device; another device where none here has so much."""
     alone = sorted((a.placements[0].memory.most, a.placements[0].device) for a in tried if len(a.placements) == 1)
     free = {device.id: device.budget for device in devices}
     for needed, device in alone:
         if tenths(needed) * 2**30 <= free[device]:
-            return _command(kitchen, request, memory=f"{tenths(needed)}GB")
+            return _command(plans, request, memory=f"{tenths(needed)}GB")
     if not alone:
         needed = min(sum(place.memory.most for place in a.placements) for a in tried)
         return f"devices with {tenths(needed)} GB free together"
     return f"a device with {tenths(alone[0][0])} GB free"
 
 
-def _fits(kitchen: WeightPlanCache, format: Storage, groups: Groups, request: Request, context: int) -> bool:
-    return any(arrangements(kitchen, format, group, request, context)[-1].over <= 0 for group in groups)
+def _fits(plans: WeightPlanCache, format: Storage, groups: Groups, request: Request, context: int) -> bool:
+    return any(arrangements(plans, format, group, request, context)[-1].over <= 0 for group in groups)
 
 
-def fewer_sequences(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
+def fewer_sequences(plans: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with as many sequences at once as fit with the whole context; none where not even one does."""
-    name = request.format or (None if kitchen.subject.keeps else _COARSE)
+    name = request.format or (None if plans.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
 
     def fits(count: int) -> bool:
-        return _fits(kitchen, format, groups, replace(request, batch=count), context)
+        return _fits(plans, format, groups, replace(request, batch=count), context)
 
     most = _largest(request.batch - 1, fits)
-    return [_command(kitchen, request, format=name, parallel=most)] if most else []
+    return [_command(plans, request, format=name, parallel=most)] if most else []
 
 
-def less_context(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
+def less_context(plans: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with the largest context, in steps, that fits in the format asked for; none where no context does."""
-    name = request.format or (None if kitchen.subject.keeps else _COARSE)
+    name = request.format or (None if plans.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
-    steps = _largest((context - 1) // _STEP, lambda count: _fits(kitchen, format, groups, request, count * _STEP))
-    return [_command(kitchen, request, format=name, context=steps * _STEP)] if steps else []
+    steps = _largest((context - 1) // _STEP, lambda count: _fits(plans, format, groups, request, count * _STEP))
+    return [_command(plans, request, format=name, context=steps * _STEP)] if steps else []
 
 
 def smaller_format(
-    kitchen: WeightPlanCache, groups: Groups, request: Request, context: int, closest: Arrangement
+    plans: WeightPlanCache, groups: Groups, request: Request, context: int, closest: Arrangement
 ) -> list[str]:
     """The command with the finest format smaller than what was tried that fits the whole context."""
     stored = sum(w.bytes for w in closest.weights)
     for name in _SMALLER:
         format = storage(name)
-        smaller = _bits(format) * kitchen.subject.parameters / 8 < stored
-        if name != request.format and smaller and _fits(kitchen, format, groups, request, context):
-            return [_command(kitchen, request, format=name)]
+        smaller = _bits(format) * plans.subject.parameters / 8 < stored
+        if name != request.format and smaller and _fits(plans, format, groups, request, context):
+            return [_command(plans, request, format=name)]
     return []
 
 
@@ -167,17 +167,17 @@ def _bits(format: Storage) -> float:
     return format.base.bits if isinstance(format, Mixture) else format.bits if format is not None else 0.0
 
 
-def _smaller_and_shorter(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
+def _smaller_and_shorter(plans: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with a smaller format and a shorter context, where neither alone is enough."""
     for shorter in contexts(context)[1:]:
         for name in _SMALLER:
-            if _fits(kitchen, storage(name), groups, request, shorter):
-                return [_command(kitchen, request, format=name, context=shorter)]
+            if _fits(plans, storage(name), groups, request, shorter):
+                return [_command(plans, request, format=name, context=shorter)]
     return []
 
 
 def _shorter_with_more(
-    kitchen: WeightPlanCache, devices: Sequence[Device], request: Request, context: int, closest: Arrangement
+    plans: WeightPlanCache, devices: Sequence[Device], request: Request, context: int, closest: Arrangement
 ) -> list[str]:
     """The command with the least budget, in tenths of a GB, that holds a short context, and the longest one it holds;
     none where the whole context needs no more."""
@@ -185,31 +185,31 @@ def _shorter_with_more(
     if context <= SMALLEST_CONTEXT or not request.memory or len(closest.placements) > 1:
         return []
     stored = replace(request, cache_type=closest.cache_dtype) if closest.cache_dtype == "q8_0" else request
-    shortest = arrange(kitchen, closest.storage, alone, stored, SMALLEST_CONTEXT, closest.packed).placements[0].memory
+    shortest = arrange(plans, closest.storage, alone, stored, SMALLEST_CONTEXT, closest.packed).placements[0].memory
     budget = int(tenths(shortest.most) * 2**30)
     if budget >= min(closest.placements[0].memory.most, alone[0].budget):
         return []
     larger = replace(request, memory=FrozenDict({"*": budget}))
-    return less_context(kitchen, [alone], larger, context)
+    return less_context(plans, [alone], larger, context)
 
 
 def _beside(
-    kitchen: WeightPlanCache, devices: Sequence[Device], others: Sequence[Device], request: Request, context: int
+    plans: WeightPlanCache, devices: Sequence[Device], others: Sequence[Device], request: Request, context: int
 ) -> list[str]:
     """The command that lets other devices hold layers too, where that is enough: all that are here, or, of a card that
     is not here, the CPU beside it."""
-    name = request.format or (None if kitchen.subject.keeps else _COARSE)
+    name = request.format or (None if plans.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
     every = [*devices, *others]
     if all(device.real for device in every):
-        together = [(device,) for device in every] if kitchen.subject.borrowed else groups_of(every)
+        together = [(device,) for device in every] if plans.subject.borrowed else groups_of(every)
         where = None
-    elif kitchen.subject.borrowed:
+    elif plans.subject.borrowed:
         return []
     else:
         together, where = [tuple(every)], "+".join([str(request.typed.device), *(device.id for device in others)])
     free = replace(request, device=None, typed=replace(request.typed, device=where))
-    return [_command(kitchen, free, format=name)] if _fits(kitchen, format, together, free, context) else []
+    return [_command(plans, free, format=name)] if _fits(plans, format, together, free, context) else []
 
 
 def other_training(

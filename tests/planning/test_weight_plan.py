@@ -11,7 +11,7 @@ from rung.models.networks.component import describe
 from rung.models.networks.values import plain
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
-from rung.planning.weight_plan import OWN_MAPPING, recipe
+from rung.planning.weight_plan import OWN_MAPPING, plan_weights
 from rung.planning.weight_plan_cache import WeightPlanCache
 from tests.models import meta_models
 from tests.planning.cards import cpu, gemma_2b
@@ -23,7 +23,7 @@ def test_the_threshold_is_the_arena_s():
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_k", "q6_k", "q8_0"])
 def test_large_packed_weights_fill_huge_pages(name):
-    weights = recipe(Subject.of_card(gemma_2b()), storage(name), cpu(), "f32", packed=True)
+    weights = plan_weights(Subject.of_card(gemma_2b()), storage(name), cpu(), "f32", packed=True)
     for weight in weights:
         if weight.packing != "r16":
             continue
@@ -38,10 +38,10 @@ def test_large_packed_weights_fill_huge_pages(name):
 @pytest.mark.parametrize("name", ["q4_k", "q4_k_m", "nf4"])
 @pytest.mark.parametrize("config", ["mixtral-8x7b-v0.1", "gemma-2b"])
 def test_sums_over_what_is_alike_are_those_over_every_weight(config, name):
-    """Layers are alike, so a recipe thinks about one tensor of each class."""
+    """Layers are alike, so a weight plan thinks about one tensor of each class."""
     outline = plain(config, "config", config, describe(meta_models.config(config), "x"))
     subject = Subject.of_component(outline.components[0], "config", "x")
-    made = WeightPlanCache(subject).recipe(storage(name), catalog.device("zen 4"), "f32", True)
+    made = WeightPlanCache(subject).plan(storage(name), catalog.device("zen 4"), "f32", True)
     assert [weight.tensor for weight in made.weights] == list(subject.tensors)
     assert made.bytes(0, subject.layers)[0] == sum(weight.bytes for weight in made.weights)
     multiplied = [w for w in made.weights if w.multiplies and not is_table(w.tensor.role)]
