@@ -130,7 +130,7 @@ class Network:
         return x * (mean + self.shape.norm_epsilon).rsqrt() * weight
 
     def _attention(self, layer: Layer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return what the queries gather, [B, L, heads, head_dim]."""
+        """Return the output of attention, [B, L, heads, head_dim]."""
         shape, about = self.shape, self.shape.layers[layer.index]
         cos, sin, interleaved = self._tables[about.rope]
         if "q_norm" in layer.weights:

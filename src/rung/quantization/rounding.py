@@ -40,7 +40,7 @@ class Metric:
 
     @property
     def importance(self) -> Floats:
-        """Return what the error of each column costs when the following ones make up for it as well as they can."""
+        """Return the cost of an error in each column, once later columns make up for it as well as they can."""
         found: Floats = np.square(np.diagonal(self.factor), dtype=np.float32)
         return np.reciprocal(found)
 

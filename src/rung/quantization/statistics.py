@@ -78,7 +78,7 @@ class Statistics:
         return tuple(sorted({path.name.rsplit(".", 2)[0] for path in self._folder.glob("*.hessian.npy")}))
 
     def of(self, role: str) -> Sensitivity:
-        """Return what is known of a matrix."""
+        """Return the statistics of a matrix."""
         second = self._path(role, "rows_hessian")
         looked_up = (self._load(role, "rows_hessian"), self._load(role, "rows_shares")) if second.exists() else None
         hessian, shares, moments = (self._load(role, name) for name in ("hessian", "shares", "moments"))
