@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from benchmarks.accept.check import Check, Target
 
-from rung.ops.rasterize import LADDER, Camera
+from rung.kernels.webgpu import tensor_device
+from rung.ops.rasterize import LADDER, Camera, where
 from rung.ops.rasterize.self_check import gradients, splats
-from rung.run.torch_device import torch_name
+from rung.run.torch_device import location
 
 ORDER, SECONDS = 11, 240
 #: Shapes in which rungs are asked whether they draw.
@@ -21,17 +22,17 @@ def run(target: Target) -> Iterator[Check]:
     from rung.ops import examples
 
     (_, case), *_ = examples("rasterize", "f32")
-    place = torch_name(target.device.id)
+    place = tensor_device(location(target.device.id))
     count, width = (500, 64) if target.small else (20_000, 256)
     camera = Camera(width, width, float(width), float(width), width / 2, width / 2, _DEGREE)
     for rung in LADDER.rungs:
         if rung.name == "ref" or not rung.verdict(case, target.device):
             continue
-        implementation, given = rung.load(), splats(count, _DEGREE)
-        (one, slopes), (two, again) = (gradients(implementation, given, camera, place) for _ in range(2))
+        implementation, given, told = rung.load(), splats(count, _DEGREE), where(rung, target.device.id)
+        (one, slopes), (two, again) = (gradients(implementation, given, camera, place, **told) for _ in range(2))
         same = all(bool((a == b).all()) for a, b in zip((one.color, *slopes), (two.color, *again), strict=True))
         begun = time.perf_counter()
-        gradients(implementation, given, camera, place)
+        gradients(implementation, given, camera, place, **told)
         holds = same or (None if rung.name == "torch.tile" else False)  # torch adds in any order
         yield Check(rung.name, holds, {"same_bits_twice": same, "seconds": time.perf_counter() - begun})
     yield _training(target)
@@ -43,7 +44,8 @@ def _training(target: Target) -> Check:
 
     from rung.splats import rasterization
 
-    place = torch_name(target.device.id)
+    drawn = location(target.device.id)
+    place = tensor_device(drawn)
     torch.manual_seed(0)
     count, steps = (300, 20) if target.small else (5000, 200)
     parts = [
@@ -58,7 +60,7 @@ def _training(target: Target) -> Check:
     intrinsics = torch.tensor([[[100.0, 0, 48], [0, 100, 48], [0, 0, 1]]], device=place)
     optimizer, losses = torch.optim.Adam(given, lr=1e-2), []
     for _ in range(steps):
-        picture, _, _ = rasterization(*given, torch.eye(4, device=place)[None], intrinsics, 96, 96)
+        picture, _, _ = rasterization(*given, torch.eye(4, device=place)[None], intrinsics, 96, 96, device=drawn)
         loss = (picture[0] - wanted).square().mean()
         loss.backward()
         optimizer.step()

@@ -21,17 +21,18 @@ from rung.planning.solve import choose_device, solve
 MOST_PARALLEL = 4096
 
 
-def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
+def device_here(name: str | None, on_note: Callable[[str], None], webgpu: bool = False) -> Device:
     """The device of this machine that is named, by default the first card that computes, else the CPU.
 
-    ``on_note`` is told of what takes long. Raises ``UnknownDevice``.
+    ``on_note`` is told of what takes long; ``webgpu``: a card that torch does not drive will do. Raises
+    ``UnknownDevice``.
     """
     if name is not None and (card := catalog_device(name)) is not None:
         raise not_here(card, name)
     devices = process_memory.proven_devices(
         lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."), name
     )
-    return choose_device(devices, name)
+    return choose_device(devices, name, webgpu)
 
 
 def not_here(card: Device, name: str) -> UnknownDevice:

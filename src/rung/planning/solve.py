@@ -116,15 +116,19 @@ def named(devices: Sequence[Device], name: str) -> Device:
     )
 
 
-def choose_device(devices: Sequence[Device], name: str | None) -> Device:
+def choose_device(devices: Sequence[Device], name: str | None, webgpu: bool = False) -> Device:
     """The device that is named, by default the first card that torch computes on, else the CPU.
 
-    Raises ``UnknownDevice``.
+    ``webgpu``: before the CPU comes the first card that WebGPU reaches and whose memory is known. Raises
+    ``UnknownDevice``.
     """
     if name is not None:
         return named(devices, name)
-    able = [device for device in devices if device.torch_computes and computes(device)]
-    return next((device for device in able if device.kind != "cpu"), able[-1])
+    able = [device for device in devices if computes(device)]
+    cards = [device for device in able if device.torch_computes and device.kind != "cpu"]
+    if webgpu:
+        cards += [device for device in able if device.kind == "webgpu" and device.budget]
+    return cards[0] if cards else [device for device in able if device.torch_computes][-1]
 
 
 def contexts_of(subject: Subject, asked: int | None) -> list[int]:

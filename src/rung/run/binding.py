@@ -16,6 +16,7 @@ from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import is_webgpu
 from rung.ops import LADDERS
+from rung.ops.rasterize import where
 from rung.ops.sample.rows import Chosen, Row
 from rung.run import cpu_level, self_check
 from rung.run.journal import Journal
@@ -392,12 +393,12 @@ class Rasterizer:
 
     def _bind(self) -> None:
         self.rung = self._binder.record(self._case, self._binder.choose(self._case))
-        self._implementation = self.rung.load()
+        self._implementation, self._where = self.rung.load(), where(self.rung, self._binder.device.id)
 
     def __call__(self, *given: Any) -> Any:
         """See ``rung.ops.rasterize``."""
         try:
-            return self._implementation.apply(*given)
+            return self._implementation.apply(*given, **self._where)
         except Exception as error:
             self.step_down(error)
         return self(*given)

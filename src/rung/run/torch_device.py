@@ -23,7 +23,7 @@ def torch_name(device: str) -> str:
     if is_webgpu(device):
         raise DeviceError(
             f"{device} is reached through WebGPU, and this is computed by torch.",
-            ["language models run there: rung run, rung chat"],
+            ["language models and splats run there: rung run, rung chat, rung splat"],
             ["rung devices   # the same card may be there for torch too", "--device cpu"],
         )
     if kind == "cpu":

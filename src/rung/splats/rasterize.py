@@ -57,6 +57,7 @@ def rasterization(
     absgrad: bool = False,
     rasterize_mode: str = "classic",
     channel_chunk: int = 32,
+    device: str | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Pictures of N splats by C cameras; arguments, results and constants are those of ``gsplat.rasterization`` 1.5.3.
@@ -67,6 +68,9 @@ def rasterization(
     divided by alpha), alphas [C, H, W, 1], and a dictionary with ``means2d`` [C, N, 2] (after ``backward`` its ``grad``
     is theirs, and with ``absgrad`` the sum over pixels of its absolute values is its ``absgrad``), ``radii`` [C, N, 2],
     ``width``, ``height`` and ``n_cameras``; it is never packed, so ``gaussian_ids`` and the like are None.
+
+    rung's own is ``device``: ``webgpu:0`` draws tensors of the processor there; by default they are drawn where they
+    are.
 
     Of gsplat's other arguments those that choose a way of computing change nothing; those that ask for other pictures
     (distortion, fisheye, rolling shutter, covariances, another blur) raise ``UsageError``, as do shapes that do not
@@ -84,7 +88,7 @@ def rasterization(
         wide, learns = 4 if absgrad else 2, torch.is_grad_enabled()
         screen = torch.zeros(len(means), wide, device=means.device, requires_grad=learns)
         own = colors[index] if sh_degree is None and colors.dim() == 3 else colors
-        made = list(_passes(Splats(means, quats, scales, opacities, own), view, camera, screen))
+        made = list(_passes(Splats(means, quats, scales, opacities, own), view, camera, screen, device))
         with torch.no_grad():
             screen[:, :2] = made[0].means  # whoever asks for the gradient asks for the place as well
         ground = None if backgrounds is None else backgrounds[index]
@@ -114,9 +118,9 @@ def _joined(screens: list[Tensor]) -> Tensor:
     return joined
 
 
-def _passes(splats: Splats, view: Tensor, camera: Camera, screen: Tensor) -> Iterator[Picture]:
+def _passes(splats: Splats, view: Tensor, camera: Camera, screen: Tensor, device: str | None) -> Iterator[Picture]:
     """Pictures of three channels each, as many as the colors have."""
-    draw = binding.rasterizer(splats.means.device, camera.degree, camera.antialiased)
+    draw = binding.rasterizer(device or splats.means.device, camera.degree, camera.antialiased)
     if camera.degree is not None:
         yield draw(splats, view, camera, screen)
         return

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from rung.core.errors import UsageError
+from rung.kernels.webgpu import tensor_device
 from rung.models.card import View
 from rung.ops.rasterize import Splats
 from rung.splats.cloud import Cloud, Floats
@@ -20,7 +21,7 @@ Color = Sequence[float]
 
 
 class Painter:
-    """Draws views of one cloud, whose splats lie on a device once for all pictures.
+    """Draws views of one cloud on a device: torch's, or one of WebGPU by its id.
 
     ``degree`` limits the harmonics (0: the same color from all sides).
     """
@@ -30,7 +31,9 @@ class Painter:
     ) -> None:
         self._degree = cloud.degree if degree is None else min(degree, cloud.degree)
         parts = (cloud.means, cloud.quats, cloud.scales, cloud.opacities, cloud.harmonics)
-        self._splats = Splats(*(torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts))
+        self._device = str(device)
+        place = tensor_device(self._device)
+        self._splats = Splats(*(torch.from_numpy(np.ascontiguousarray(part)).to(place) for part in parts))
         self._mode = "antialiased" if antialiased else "classic"
 
     def paint(self, view: View, background: Color = (0.0, 0.0, 0.0)) -> tuple[Floats, Floats]:
@@ -53,6 +56,7 @@ class Painter:
                 sh_degree=self._degree,
                 render_mode="RGB+ED",
                 rasterize_mode=self._mode,
+                device=self._device,
             )
             colors = made[0, ..., :3] + (1 - alpha[0]) * torch.tensor(background, device=place)
         return colors.cpu().numpy(), made[0, ..., 3].cpu().numpy()

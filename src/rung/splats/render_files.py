@@ -62,9 +62,9 @@ def draw_all(
 ) -> int:
     """Draws every view, to ``out/STEM.png`` (``naming.stems``) or as the frames of ``out``, a video; returns how many.
 
-    ``device`` is one of torch. With ``depth`` pictures are gray: white is the nearest, black the farthest or nothing.
-    Raises ``UsageError`` for names that a folder or a video cannot have, for views of several sizes in a video,
-    ``SoftwareMissing`` without ffmpeg or pillow, ``DiskFull``.
+    ``device`` is one of torch, or of WebGPU. With ``depth`` pictures are gray: white is the nearest, black the
+    farthest or nothing. Raises ``UsageError`` for names that a folder or a video cannot have, for views of several
+    sizes in a video, ``SoftwareMissing`` without ffmpeg or pillow, ``DiskFull``.
     """
     painter = Painter(made.cloud, device, made.antialiased)
     settings = {"splats": made.path.name, "background": list(background), "depth": depth}

@@ -20,6 +20,11 @@ def is_webgpu(device: str) -> bool:
     return device.partition(":")[0] == KIND
 
 
+def tensor_device(device: str) -> str:
+    """Return where torch has the tensors for what computes at a ``location``: it drives no device of WebGPU."""
+    return "cpu" if is_webgpu(device) else device
+
+
 def device_blocks(device: str, count: int, layers: int, layer_bytes: int) -> Blocks:
     """Return memory for keys and values on a GPU. Raises ``OutOfMemory``."""
     from rung.kernels.webgpu.gpu import gpu

@@ -86,6 +86,16 @@ class Gpu:
         with self._lock:
             return self.device.create_buffer(size=size, usage=usage)
 
+    def bindable(self, size: int) -> Any:
+        """Return a buffer of so many bytes that a kernel can have as a whole. Raises ``OutOfMemory``."""
+        if size > self.limits.binding:
+            raise OutOfMemory(
+                f"A kernel would need {size:,} bytes in one buffer, which is more than"
+                f" {self.adapter.info['device']} lets it have.",
+                [f"its driver allows {self.limits.binding:,} bytes"],
+            )
+        return self.buffer(size)
+
     def upload(self, parts: Sequence[npt.NDArray[Any]]) -> Any:
         """Return a buffer that has these arrays one after the other."""
         made = self.buffer(sum(part.nbytes for part in parts))

@@ -19,13 +19,14 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rung import formats
-from rung.core.errors import UsageError
+from rung.core.errors import UnknownDevice, UsageError
 from rung.core.types import Device, Format, Level, Proof, StepDown
 from rung.formats import Encoded
 from rung.hardware import detect
 from rung.kernels.gpu import decoders
 from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.kernels.gpu.stored import Stored
+from rung.kernels.webgpu import is_webgpu
 from rung.run.binding import Attention, Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
 from rung.run.probe import probe
@@ -33,6 +34,8 @@ from rung.run.torch_device import STANDING_IN, torch_name
 from rung.simulation.context import current
 
 Shape = tuple[int, int]
+#: Where something computes: torch's device, or the id of one of WebGPU (``rung.run.torch_device.location``).
+Location = torch.device | str
 #: What rungs compute in, by torch's dtype.
 _SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}
 
@@ -182,29 +185,43 @@ def _attention_of(binder: Binder, heads: int, kv_heads: int, size: int, dtype: s
     return binder.attention(heads, kv_heads, size, dtype)
 
 
-def rasterizer(place: torch.device, degree: int | None, antialiased: bool) -> Rasterizer:
+def rasterizer(place: Location, degree: int | None, antialiased: bool) -> Rasterizer:
     """Splats to pictures there."""
-    return _rasterizer_of(device_of(place), degree, antialiased)
+    return _rasterizer_of(str(place), current(), degree, antialiased)
+
+
+def _drawing(place: Location) -> Device:
+    """Return the device of a place. Raises ``UnknownDevice`` for one of WebGPU that is not there."""
+    return _webgpu_device(str(place)) if is_webgpu(str(place)) else device_of(torch.device(place))
 
 
 @functools.cache
-def _rasterizer_of(device: Device, degree: int | None, antialiased: bool) -> Rasterizer:
-    binder = Binder(device, journal, threads=torch.get_num_threads())
+def _webgpu_device(name: str) -> Device:
+    found = next((device for device in detect.devices(software_adapters=True) if device.id == name), None)
+    if found is None:
+        raise UnknownDevice(f"{name} is not in this machine.", ["no adapter has that number"], ["rung devices"])
+    return _probed(found)
+
+
+@functools.cache
+def _rasterizer_of(place: str, card: Device | None, degree: int | None, antialiased: bool) -> Rasterizer:
+    """``card`` is the simulated one, if any."""
+    binder = Binder(_drawing(place), journal, threads=torch.get_num_threads())
     return binder.rasterizer(degree=degree, antialiased=antialiased)
 
 
-def distrust_rasterizer(place: torch.device, degree: int | None, antialiased: bool, reason: str) -> None:
+def distrust_rasterizer(place: Location, degree: int | None, antialiased: bool, reason: str) -> None:
     """Leaves the rung that draws splats there for the one below, for all degrees."""
     rasterizer(place, degree, antialiased).distrust(reason)
     _rasterizer_of.cache_clear()
 
 
-def left_rasterizers(place: torch.device) -> dict[str, str]:
+def left_rasterizers(place: Location) -> dict[str, str]:
     """Why rungs that draw splats there are not used any more in this process, by name."""
-    return journal.left(device_of(place).id, "rasterize")
+    return journal.left(_drawing(place).id, "rasterize")
 
 
-def leave_rasterizers(place: torch.device, degree: int | None, antialiased: bool, left: dict[str, str]) -> None:
+def leave_rasterizers(place: Location, degree: int | None, antialiased: bool, left: dict[str, str]) -> None:
     """Leaves the rungs that another process has left there."""
     while (name := rasterizer(place, degree, antialiased).rung.name) in left:
         distrust_rasterizer(place, degree, antialiased, left[name])
@@ -246,7 +263,11 @@ def _device_of(kind: str, index: int, card: Device | None) -> Device:
             alike.append(device)
             if (named.index or 0) == index:
                 break
-    device = alike[-1]
+    return _probed(alike[-1])
+
+
+def _probed(device: Device) -> Device:
+    """Return the device with what it can do, found out now where no probe has been before."""
     proved = any(c.proof is Proof.PROBE for c in device.capabilities.values())
     if device.real and not proved and device.capability("matmul.f32").level is not Level.ABSENT:
         _log.info("Finding out what %s can do: about 10 seconds, once.", device.name)

@@ -4,6 +4,8 @@ Contract of every rung's ``impl`` object::
 
     apply(splats: Splats, pose, camera: Camera, screen=None) -> Picture
 
+A rung of WebGPU is told its ``device`` as well (``where``), and takes tensors of the processor.
+
 - ``Splats``, f32: ``means`` [N, 3] in the world; ``quats`` [N, 4] as (w, x, y, z), of any length above zero; ``scales``
   [N, 3], standard deviations; ``opacities`` [N] in [0, 1]; ``colors`` [N, K, 3], harmonics of a camera's
   ``degree`` (K >= (degree + 1)^2), or [N, 3] where ``degree`` is None.
@@ -30,6 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 from rung.core.value import FrozenDict
+from rung.kernels.webgpu import KIND
+from rung.kernels.webgpu.splat import WORKGROUP_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,15 +111,37 @@ def compiled_there(case: Case, device: Device) -> Verdict:
     return YES if able else no(f"Triton does not compile for {device.arch}")
 
 
+def drawn_there(case: Case, device: Device) -> Verdict:
+    """Return whether a workgroup has as much memory on an adapter as the kernels take; unknown is enough."""
+    limits = device.details.get("adapter", {}).get("limits", {})
+    has = limits.get("max-compute-workgroup-storage-size", WORKGROUP_BYTES)
+    return YES if has >= WORKGROUP_BYTES else no(f"takes {WORKGROUP_BYTES:,} bytes of a workgroup, which has {has:,}")
+
+
+def where(rung: Rung, device: str) -> dict[str, str]:
+    """Return the arguments that tell ``apply`` of a rung where it computes."""
+    return {"device": device} if rung.kinds == (KIND,) else {}
+
+
 LADDER = register_ladder(
     Ladder(
         "rasterize",
         (
             Rung(
                 "rasterize",
+                "webgpu.tile",
+                "rung.ops.rasterize.webgpu_tile:RUNG",
+                kinds=(KIND,),
+                needs=("package.wgpu",),
+                formats=("f32",),
+                dtypes=("f32",),
+                check="rung.ops.rasterize:drawn_there",
+            ),
+            Rung(
+                "rasterize",
                 "numba.tile",
                 "rung.ops.rasterize.numba_tile:RUNG",
-                kinds=("cpu",),
+                kinds=("cpu", KIND),
                 needs=("package.numba",),
                 formats=("f32",),
                 dtypes=("f32",),

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from rung.core.types import Case, Rung
+from rung.kernels.webgpu import tensor_device
 from rung.ops.proof import SEED, compare
-from rung.ops.rasterize import Camera, Splats, ref
+from rung.ops.rasterize import Camera, Splats, ref, where
 
 
 def splats(count: int, degree: int | None, seed: int = SEED) -> Splats:
@@ -25,11 +26,15 @@ def splats(count: int, degree: int | None, seed: int = SEED) -> Splats:
     )
 
 
-def gradients(implementation: Any, given: Splats, camera: Camera, place: str = "cpu") -> tuple[Any, list[torch.Tensor]]:
-    """The picture, and the gradients of a seeded sum of it by every tensor of the splats and by the pose."""
+def gradients(
+    implementation: Any, given: Splats, camera: Camera, place: str = "cpu", **told: str
+) -> tuple[Any, list[torch.Tensor]]:
+    """The picture, and the gradients of a seeded sum of it by every tensor of the splats and by the pose.
+
+    ``place`` is where torch has the tensors, ``told`` what else the implementation is given."""
     taken = [tensor.detach().to(place).requires_grad_() for tensor in given]
     pose = torch.eye(4, dtype=given.means.dtype, device=place).requires_grad_()
-    made = implementation.apply(Splats(*taken), pose, camera)
+    made = implementation.apply(Splats(*taken), pose, camera, **told)
     generator = torch.Generator().manual_seed(SEED)
     loss = sum(
         (picture * torch.randn(picture.shape, generator=generator).to(picture)).sum()
@@ -49,7 +54,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
     given = splats(4096, degree)
     if degree is None:
         given = given._replace(colors=given.colors[:, 0])
-    got, slopes = gradients(rung.load(), given, camera, place)
+    got, slopes = gradients(rung.load(), given, camera, tensor_device(place), **where(rung, place))
     want, right = gradients(ref.RUNG, Splats(*(x.double() for x in given)), camera)
     for name, scale in (("color", 1.0), ("alpha", 1.0), ("depth", 5.0)):
         here, there = getattr(got, name).detach().cpu(), getattr(want, name).detach()

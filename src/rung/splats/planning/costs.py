@@ -48,6 +48,7 @@ COSTS = {
     "numba.tile": Costs(520, 56, 260, 20 << 20),  # with a compiled loss
     "gsplat.cuda": Costs(600, 60, 120 + _LOSS, 64 << 20),
     "triton.tile": Costs(640, 100, 170 + _LOSS, 64 << 20),
+    "webgpu.tile": Costs(150, 70, 48, 16 << 20),  # the loss is computed on the processor
     "torch.tile": Costs(500, 40, 120 + _LOSS, 450 << 20),  # a group of tiles at a time
     "ref": Costs(500, 40, 120 + _LOSS, 450 << 20),
 }

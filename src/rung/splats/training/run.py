@@ -18,10 +18,11 @@ from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.engine.planning import device_here
+from rung.kernels.webgpu import tensor_device
 from rung.models.card import SceneCard, View
 from rung.nn.quantized import binding
 from rung.planning.request import parse_memory
-from rung.run.torch_device import torch_name
+from rung.run.torch_device import location
 from rung.splats import demo
 from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export
@@ -138,12 +139,12 @@ class _Run:
         self._outcome, self._interrupt = Outcome(out), Interrupt()
         self._sought = settings.sfm or sfm.is_video(Path(settings.scene))
         card = None if self._sought else self._card(planned)  # before the device, whose probes take long
-        device = device_here(place or settings.device, told.note)
+        device = device_here(place or settings.device, told.note, True)
         card = card or self._card(planned)
         self._plan = planned or self._planned(card, device)
         if planned is None:
             self._outcome.config(settings, self._plan)
-        self._place = torch.device(torch_name(device.id))
+        self._place = location(device.id)
         shots = Photographs(card, self._plan.cache_bytes, max(self._plan.width, self._plan.height))
         for note in (*card.notes, *shots.notes):
             told.note(note)
@@ -151,6 +152,11 @@ class _Run:
         self._views, self._shots = shots.views, shots
         self._trainer = self._begun(card)
         self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def _tensors(self) -> torch.device:
+        """Where torch has what is learned."""
+        return torch.device(tensor_device(self._place))
 
     def _card(self, planned: SplatPlan | None) -> SceneCard:
         asked, made = self._settings, self._out / "scene"
@@ -199,12 +205,12 @@ class _Run:
             shots, told = self._shots, self._told.note
             first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, told)
             process_memory.give_back()  # what comparing pictures took
-            model = Model(first, self._place, self._plan.state, self._plan.harmonics)
+            model = Model(first, self._tensors, self._plan.state, self._plan.harmonics)
         else:
-            model = model_of(held, self._place)
+            model = model_of(held, self._tensors)
         material = Material(self._views, self._shots, self._train, world)
         course = Course(self._plan.steps, settings.seconds)
-        trainer = Trainer(model, material, settings, strategy, course, self._told.note)
+        trainer = Trainer(model, material, settings, strategy, course, self._told.note, self._place)
         if held is not None:
             trainer.restore(held)
             course.seconds = held.facts["seconds"]
@@ -350,9 +356,8 @@ class _Run:
         outcome.curve()
         if self._settings.scene == "demo":  # a newcomer shall see something
             Export([trained(self._out)], Edits()).save(self._out / PAGE)
-        peak = (
-            process_memory.peak_memory() if self._place.type == "cpu" else torch.cuda.max_memory_reserved(self._place)
-        )
+        here = self._tensors.type == "cpu"
+        peak = process_memory.peak_memory() if here else torch.cuda.max_memory_reserved(self._tensors)
         predicted = FrozenDict({"memory": float(self._plan.peak), "steps_per_second": self._plan.steps_per_second})
         largest = max(self._views, key=lambda view: view.width * view.height)
         speed = trainer.step / max(trainer.elapsed, 1e-9)

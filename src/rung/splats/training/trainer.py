@@ -78,11 +78,13 @@ class Trainer:
         strategy: Strategy,
         course: settings.Course,
         on_note: Callable[[str], None],
+        place: str | torch.device,
     ) -> None:
+        """``place`` is where splats are drawn, see ``rung.nn.quantized.binding.Location``."""
         self.model, self.strategy, self.course = model, strategy, course
         self.step, self.elapsed, self._done = 0, 0.0, 0.0
         self._ticked: float | None = None
-        self._material, self._settings, self._note = material, settings, on_note
+        self._material, self._settings, self._note, self._place = material, settings, on_note, place
         self._ground = settings.ground()
         self.corrections = Corrections(len(material.views), settings.exposure, settings.optimize_poses, model.device)
         self._poses = [torch.from_numpy(material.world.pose(view)).to(model.device) for view in material.views]
@@ -123,7 +125,7 @@ class Trainer:
         camera = self.camera(index)._replace(degree=self._settings.sh_degree)
         pose = self._poses[index]
         splats, camera = self.model.splats(camera, pose)
-        while (draw := binding.rasterizer(self.model.device, camera.degree, camera.antialiased)).rung.name != "ref":
+        while (draw := binding.rasterizer(self._place, camera.degree, camera.antialiased)).rung.name != "ref":
             try:
                 wrong = differs(draw, splats, pose, camera)
             except RungError:
@@ -133,7 +135,7 @@ class Trainer:
                 continue
             if not wrong:
                 return
-            binding.distrust_rasterizer(self.model.device, camera.degree, camera.antialiased, wrong)
+            binding.distrust_rasterizer(self._place, camera.degree, camera.antialiased, wrong)
 
     def tick(self) -> None:
         """Counts the time since the last tick as training, whatever it went into; the first one only begins."""
@@ -161,7 +163,7 @@ class Trainer:
     def _learn(self, index: int, chance: torch.Generator) -> StepStats:
         """Gradients of one photograph; again on the rung below when the one that draws fails."""
         camera = self.camera(index)
-        draw = binding.rasterizer(self.model.device, self.drawn, camera.antialiased)
+        draw = binding.rasterizer(self._place, self.drawn, camera.antialiased)
         begin = chance.get_state()
         while True:
             chance.set_state(begin)

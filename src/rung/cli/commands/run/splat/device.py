@@ -11,9 +11,12 @@ from rung.cli.views.output import note
 
 @contextlib.contextmanager
 def on_device(name: str | None, software: str | None) -> Iterator[str]:
-    """torch's name of the device; a card of ``sim:NAME`` is simulated while in the block. Raises ``UnknownDevice``."""
+    """Where the device computes, see ``location``; a card of ``sim:NAME`` is simulated while in the block.
+
+    Raises ``UnknownDevice``.
+    """
     from rung.engine.planning import device_here
-    from rung.run.torch_device import torch_name
+    from rung.run.torch_device import location
 
     with simulated(name, software) as place:
-        yield torch_name(device_here(place, note).id)
+        yield location(device_here(place, note, True).id)
