@@ -203,3 +203,17 @@ def test_it_trains_as_the_processor_does(adapter):
         assert meta["means2d"].shape == (1, 300, 2)
     assert losses[0][-1] < 0.8 * losses[0][0]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+
+
+def test_no_more_crosses_the_bus_than_is_planned(adapter, rung):
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.splats.planning.costs import Load, crossing_bytes
+
+    device = gpu(adapter.id)
+    for degree in (1, 3):
+        given = Splats(*(x.requires_grad_() for x in splats(3000, degree)))
+        before, camera = device.crossed, Camera(112, 96, 100.0, 101.0, 55.5, 48.5, degree)
+        rung.apply(given, torch.eye(4), camera, torch.zeros(3000, 2)).color.sum().backward()
+        planned = crossing_bytes(Load(3000, 112 * 96, degree))
+        assert planned * 0.99 < device.crossed - before < planned + 4096
+        assert given.colors.grad.shape == given.colors.shape

@@ -14,7 +14,7 @@ from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.card import SceneCard, View
 from rung.splats.planning import SCALES, SplatPlan, SplatRequest, plan
-from rung.splats.planning.costs import Kept, Load, memory_use
+from rung.splats.planning.costs import Kept, Load, crossing_bytes, memory_use, step_seconds
 
 CPU = Device(
     "cpu",
@@ -206,3 +206,18 @@ def test_what_may_be_transparent_takes_four_bytes_a_pixel(change):
 def test_what_makes_no_sense_is_refused(wrong, words):
     with pytest.raises(UsageError, match=words):
         plan(scene(), CPU, **wrong)
+
+
+def test_what_crosses_the_bus_and_lies_on_a_card_of_webgpu():
+    """Copies of splats and gradients are there, the optimizer's means are not unless the memory is the host's."""
+    load, card = Load(100_000, 640_000, 3), replace(CPU, id="webgpu:0", kind="webgpu")
+    made, shared = (
+        memory_use(replace(card, details=FrozenDict({"shared_memory": way})), "webgpu.tile", load, 0)
+        for way in (False, True)
+    )
+    assert (made.weights, made.gradients, made.optimizer) == (59 * 400_000, 59 * 400_000, 0)
+    assert (shared.weights, shared.gradients, shared.optimizer) == (59 * 800_000, 59 * 800_000, 59 * 800_000)
+    assert shared.total > made.total
+    assert crossing_bytes(load) == (2 * 59 * 4 + 24) * 100_000 + 40 * 640_000
+    assert crossing_bytes(load, Kept("8bit")) == (2 * 14 * 4 + 24) * 100_000 + 40 * 640_000
+    assert step_seconds(card, "webgpu.tile", load) > crossing_bytes(load) / 1e10

@@ -70,6 +70,8 @@ class Gpu:
             bindings=limits["max-storage-buffers-per-shader-stage"],
             groups=limits["max-compute-workgroups-per-dimension"],
         )
+        #: Bytes that arrays had which were written to buffers or read from them: what crosses the bus.
+        self.crossed = 0
         self._pipelines: dict[str, Any] = {}
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._lock = threading.RLock()
@@ -109,11 +111,13 @@ class Gpu:
         """Put an array at a byte that four divides; its bytes, too, are a multiple of four."""
         if data.nbytes:
             with self._lock:
+                self.crossed += data.nbytes
                 self.device.queue.write_buffer(buffer, at, np.ascontiguousarray(data))
 
     def read(self, buffer: Any, at: int, size: int) -> npt.NDArray[np.uint8]:
         """Return bytes of a buffer, once all that was submitted is done."""
         with self._lock:
+            self.crossed += size
             return np.frombuffer(self.device.queue.read_buffer(buffer, at, size), np.uint8)
 
     def copy(self, moves: Sequence[tuple[Any, int, Any, int, int]]) -> None:

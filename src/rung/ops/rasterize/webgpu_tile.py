@@ -69,6 +69,8 @@ class Tiles:
         self, splats: Splats, pose: Tensor, camera: Camera, screen: Tensor | None = None, *, device: str
     ) -> Picture:
         """The picture of the splats."""
+        if camera.degree is not None:  # harmonics of higher degrees stay where they are
+            splats = splats._replace(colors=splats.colors[:, : (camera.degree + 1) ** 2])
         color, alpha, depth, radii, means = _Rasterize.apply(device, camera, pose, screen, *splats)
         return Picture(color, alpha, depth, radii, means)
 

@@ -52,6 +52,13 @@ COSTS = {
     "torch.tile": Costs(500, 40, 120 + _LOSS, 450 << 20),  # a group of tiles at a time
     "ref": Costs(500, 40, 120 + _LOSS, 450 << 20),
 }
+#: Bytes of a splat and of a pixel that cross the bus in a step of a rung of WebGPU, beside the splat's numbers there
+#: and back: where it is in the picture, gradients of the center; the picture and its gradient.
+CROSSING = (24, 40)
+#: Bytes a second over the bus (PCIe 3.0 x16 has 12e9 to 13e9), and cores of the processor that holds the optimizer.
+_BUS, _HOST_CORES = 8e9, 4
+#: Bytes that sorting moves for each splat on a tile.
+_SORTED = 100
 #: Bytes of a splat that a step, with a checkpoint beside it, holds less where harmonics have no gradient of their own.
 _LEAN = 60
 #: Seconds on one core for each splat, splat on a tile, and pixel with its loss, on compiled tiles.
@@ -108,6 +115,8 @@ def memory_use(device: Device, rung: str, load: Load, cache: int, kept: Kept = K
     step = each * load.splats + costs.listed * load.listed + costs.pixel * load.pixels + costs.besides
     measured = int(device.details.get("runtime_bytes") or 0)
     runtime = (measured or RUNTIME_CPU) + _TRAINING if device.kind == "cpu" else measured or RUNTIME_GPU
+    if device.kind == "webgpu":
+        return _through_webgpu(device, load, round(step), (learned, gradients, means), kept)
     known = MemoryUse(
         weights=learned * load.splats,
         kv_cache=0,
@@ -118,6 +127,35 @@ def memory_use(device: Device, rung: str, load: Load, cache: int, kept: Kept = K
         optimizer=means * load.splats,
     )
     return MemoryUse(**{**vars(known), "bound": round(_BOUND * (known.total - cache))})
+
+
+def _through_webgpu(device: Device, load: Load, step: int, held: tuple[int, int, int], kept: Kept) -> MemoryUse:
+    """Bytes on a GPU through WebGPU: copies of splats and gradients; what is ``held`` lies in the host's memory, which
+    counts where it is the same."""
+    copies = 4 * load.splats * _numbers(load, kept)
+    shared = bool(device.details.get("shared_memory"))
+    learned, gradients, means = held if shared else (0, 0, 0)
+    known = MemoryUse(
+        weights=learned * load.splats + copies,
+        kv_cache=0,
+        activations=step,
+        workspace=0,
+        runtime=RUNTIME_CPU + _TRAINING if shared else RUNTIME_GPU,
+        gradients=gradients * load.splats + copies,
+        optimizer=means * load.splats,
+    )
+    return MemoryUse(**{**vars(known), "bound": round(_BOUND * known.total)})
+
+
+def _numbers(load: Load, kept: Kept) -> int:
+    """Numbers of a splat that a rung draws: with means in 8 bits it is given colors."""
+    return SHAPE + (load.harmonics if kept.state == "f32" else _COLORS)
+
+
+def crossing_bytes(load: Load, kept: Kept = Kept()) -> int:  # noqa: B008
+    """Bytes that cross the bus in a step of a rung of WebGPU, there and back."""
+    by_splat, by_pixel = CROSSING
+    return (8 * _numbers(load, kept) + by_splat) * load.splats + by_pixel * load.pixels
 
 
 def step_seconds(device: Device, rung: str, load: Load) -> float:
@@ -132,4 +170,7 @@ def step_seconds(device: Device, rung: str, load: Load) -> float:
     drawn = within * _OPERATIONS / (peak * _SHARE)
     if rung in ("torch.tile", "ref"):  # every operation reads and writes its values
         drawn = within * _OPERATIONS * 4 / bandwidth
+    if device.kind == "webgpu":
+        stepping = (_STEPPING * numbers + _SECONDS[2] * load.pixels) / _HOST_CORES
+        return drawn + _SORTED * load.listed / bandwidth + crossing_bytes(load) / _BUS + stepping + _LAUNCHES
     return drawn + (_MOVED * numbers + _LOSS * load.pixels) / bandwidth + _LAUNCHES

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from rung.kernels.webgpu.gpu import Gpu
 from rung.kernels.webgpu.splat.camera import Words
 from rung.kernels.webgpu.splat.lists import Lists, count, lists
-from rung.kernels.webgpu.splat.projection import RECORD, project
+from rung.kernels.webgpu.splat.projection import RECORD, SHAPE, project
 from rung.kernels.webgpu.splat.projection_back import (
     GROUP,
     PARTS,
+    SLOPES,
     UNSIGNED,
     VIEW,
     project_back,
@@ -124,10 +125,9 @@ class Drawing:
         """Return the gradients from those of colors [H, W, 3], depth and alpha [H, W]. Raises ``OutOfMemory``."""
         words = self.words._replace(posed=posed, unsigned=unsigned)
         count, terms = words.splats, max(words.terms, 1)
-        if self._lists is None:
-            slopes, colors = np.zeros(slopes_bytes(count) // 4, np.float32), np.zeros(3 * count * terms, np.float32)
-        else:
-            slopes, colors = self._told(words, self._lists, self._upload((color, depth, alpha)))
+        slopes, colors = np.zeros(slopes_bytes(count) // 4, np.float32), np.zeros(3 * count * terms, np.float32)
+        if self._lists is not None:
+            self._told(words, self._lists, self._upload((color, depth, alpha)), slopes, colors)
         means, quats, scales, opacities, screen, absolute, views = np.split(
             slopes, np.cumsum([3 * count, 4 * count, 3 * count, count, 2 * count, 2 * count])
         )
@@ -141,17 +141,19 @@ class Drawing:
         view = views.reshape(-1, VIEW).sum(axis=0, dtype=np.float64).reshape(3, 4)
         return Slopes(made, screen.reshape(-1, 2), absolute.reshape(-1, 2), view)
 
-    def _told(self, words: Words, found: Lists, gradients: Any) -> tuple[Floats, Floats]:
-        """Return the gradients of all splats: ``g_shapes`` and ``g_colors`` of ``projection_back``."""
+    def _told(self, words: Words, found: Lists, gradients: Any, slopes: Floats, colors: Floats) -> None:
+        """Fill in what is asked of ``g_shapes`` and ``g_colors`` of ``projection_back``."""
         gpu, count, (across, down) = self._gpu, words.splats, words.tiles
         info = gpu.upload([words.packed()])
         parts = gpu.bindable(4 * (PARTS + UNSIGNED * words.unsigned) * self._listed)
-        sizes = slopes_bytes(count), 12 * count * max(words.terms, 1)
-        slopes, colors = (gpu.bindable(size) for size in sizes)
+        told, shades = gpu.bindable(slopes.nbytes), gpu.bindable(colors.nbytes)
         given = [info, self._records, found.places, found.splats, found.starts, self._pixels, gradients, parts]
         first = gpu.bind(blame(words, self._listed), given, *grid(across * down, gpu.limits.groups))
-        given = [info, self._shapes, self._colors, self._records, self._counted.starts, parts, slopes, colors]
+        given = [info, self._shapes, self._colors, self._records, self._counted.starts, parts, told, shades]
         kernel = project_back(words, self._degree, self._listed)
         gpu.run([first, gpu.bind(kernel, given, *grid(-(-count // GROUP), gpu.limits.groups))])
-        made, shades = (gpu.read(buffer, 0, size) for buffer, size in zip((slopes, colors), sizes, strict=True))
-        return made.view(np.float32), shades.view(np.float32)
+        ends = {(SHAPE + 2) * count, SLOPES * count if words.unsigned else 0, slopes.size if words.posed else 0}
+        begins = {0, (SHAPE + 2) * count if words.unsigned else 0, SLOPES * count if words.posed else 0}
+        for begin, end in zip(sorted(begins), sorted(ends - {0}), strict=True):
+            slopes[begin:end] = gpu.read(told, 4 * begin, 4 * (end - begin)).view(np.float32)
+        colors[:] = gpu.read(shades, 0, colors.nbytes).view(np.float32)
