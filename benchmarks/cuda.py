@@ -1,0 +1,189 @@
+"""Machine code of the kernels in CUDA C for 12 architectures, without a card: instructions, registers, spills, time.
+
+    python benchmarks/cuda.py --nvrtc LIBNVRTC [--tools FOLDER] [--formats q4_0,nf4:64,...] [--architectures 61,90]
+
+NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, and the decoder, of a format (``libnvrtc.so.12`` of
+``nvidia-cuda-nvrtc-cu12`` 12.9 knows all architectures, 13 those from 7.5 on). ``cuobjdump`` (in ``--tools``, in
+Triton's wheel, or on the path; 12.x disassembles them all) tells registers, and the instructions of the loop over
+columns by the weights that a pass of it multiplies.
+
+The bars: a format on 12 architectures, one row, in 5 s; no spill; q4_0 at most 1.3 instructions a weight at an
+occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. Ends with 1 where one is missed. Nothing of
+this says how fast a card is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rung import formats
+from rung.kernels.cuda import compiler
+from rung.kernels.cuda.layouts import STORED, Layout, stored
+from rung.kernels.cuda.source import THREADS, counts, decoding, product, tile_of
+from rung.kernels.gpu import cuda_products as products
+from rung.kernels.webgpu.layouts import UNIT
+from rung.ops.proof import columns_of, weights
+
+#: Threads and blocks that a multiprocessor holds, and its shared memory in bytes (CUDA programming guide, 5.5 of its
+#: tables of technical specifications), by ten times the compute capability.
+LIMITS = {
+    50: (2048, 32, 65536),
+    52: (2048, 32, 98304),
+    60: (2048, 32, 65536),
+    61: (2048, 32, 98304),
+    70: (2048, 32, 98304),
+    75: (1024, 16, 65536),
+    80: (2048, 32, 167936),
+    86: (1536, 16, 102400),
+    89: (1536, 24, 102400),
+    90: (2048, 32, 233472),
+    100: (2048, 32, 233472),
+    120: (1536, 24, 102400),
+}
+REGISTERS, GRANULE = 65536, 256
+FORMATS = (
+    "q4_0",
+    "q8_0",
+    "q4_k",
+    "q6_k",
+    "nf4:64",
+    "nf4:64:nested",
+    "fp4:64",
+    "int8",
+    "q4_1",
+    "q5_1",
+    "q2_k",
+    "iq4_nl",
+)
+SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Code:
+    """What one kernel became."""
+
+    registers: int
+    shared: int
+    spills: int
+    instructions: float
+    most: tuple[tuple[str, int], ...]
+
+    def occupancy(self, arch: int) -> float:
+        """Return the share of a multiprocessor's threads that registers, blocks and shared memory leave."""
+        threads, blocks, shared = LIMITS[arch]
+        each = -(-self.registers * 32 // GRANULE) * GRANULE * THREADS // 32
+        fit = min(threads // THREADS, REGISTERS // each, blocks, shared // max(self.shared, 1))
+        return fit * THREADS / threads
+
+
+def layout_of(name: str) -> Layout:
+    """Return the layout of a format, of the scales of a Gaussian weight."""
+    format = formats.get(name)
+    if name.split(":")[0] in STORED:
+        return stored(format)
+    return products.packed(weights(name, 16, columns_of(name)), torch.device("cpu")).layout
+
+
+def read(cubin: bytes, kernel: str, weights_a_pass: int, tool: str) -> Code:
+    """Return what is in a module, as ``cuobjdump`` prints it."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage, code = (
+            subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
+            for option in ("-res-usage", "-sass")
+        )
+    found = re.search(rf"Function {kernel}:\s+REG:(\d+) STACK:\d+ SHARED:(\d+)", usage)
+    assert found, usage
+    text = next(part for part in re.split(r"Function : ", code)[1:] if part.split()[0] == kernel)
+    pattern = r"/\*([0-9a-f]{4,5})\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)([^;\n]*)"
+    lines = [(int(at, 16), op, rest) for at, op, rest in re.findall(pattern, text)]
+    loop = loop_of(lines)
+    names = collections.Counter(op.split(".")[0] for _, op, _ in loop)
+    spills = sum(op.startswith(("LDL", "STL")) for _, op, _ in lines)
+    return Code(int(found[1]), int(found[2]), spills, len(loop) / weights_a_pass, tuple(names.most_common(5)))
+
+
+def loop_of(lines: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+    """Return the loop that loads most."""
+    best: list[tuple[int, str, str]] = []
+    for at, op, rest in lines:
+        target = re.search(r"0x([0-9a-f]+)", rest)
+        if op.startswith("BRA") and target and int(target[1], 16) < at:
+            part = [line for line in lines if int(target[1], 16) <= line[0] <= at]
+            best = max(best, part, key=lambda each: sum(op.startswith("LDG") for _, op, _ in each))
+    return best
+
+
+def missed(name: str, arch: int, count: int, code: Code) -> str:
+    """Return which bar the kernel misses."""
+    family, old = name.split(":")[0], arch < 61
+    most = {"q4_0": 3.0 if old else 1.3, "nf4": 4.5, "fp4": 4.5}.get(family)
+    if code.spills:
+        return "spills"
+    if count > 1:
+        return ""
+    if most is not None and code.instructions > most:
+        return f"more than {most} instructions a weight"
+    least = 0.35 if old else 0.5
+    return "occupancy" if family == "q4_0" and code.occupancy(arch) < least else ""
+
+
+def measure(name: str, library: compiler.Compiler, architectures: list[int], tool: str) -> int:
+    """Print the kernels of a format; return how many bars are missed."""
+    layout, misses, seconds = layout_of(name), 0, 0.0
+    for arch in architectures:
+        row = f"{name:14s} {arch / 10:4.1f}"
+        for count in counts(layout):
+            start = time.perf_counter()
+            cubin = library.compile_now(product(layout, "f16", count), f"sm_{arch}")
+            seconds += (time.perf_counter() - start) * (count == 1)
+            code = read(cubin, "multiply", UNIT * tile_of(count), tool)
+            wrong = missed(name, arch, count, code)
+            misses += bool(wrong)
+            row += f" | x{count} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
+        spills = read(library.compile_now(decoding(layout, "f16"), f"sm_{arch}"), "decode", UNIT, tool).spills
+        misses += bool(spills)
+        print(row + (" | decode spills" if spills else ""), flush=True)
+    late = seconds > SECONDS
+    print(f"{name}: {len(architectures)} architectures in {seconds:.1f} s (bar: {SECONDS:.0f}){' missed' * late}")
+    return misses + late
+
+
+def tool_in(folder: str | None) -> str:
+    """Return the path of ``cuobjdump``."""
+    spec = importlib.util.find_spec("triton")
+    beside = Path(spec.origin).parent / "backends/nvidia/bin" if spec and spec.origin else None
+    found = shutil.which("cuobjdump", path=folder) or shutil.which("cuobjdump")
+    return found or shutil.which("cuobjdump", path=str(beside)) or "cuobjdump"
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nvrtc", type=Path, required=True)
+    parser.add_argument("--tools")
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--architectures", default=",".join(map(str, LIMITS)))
+    options = parser.parse_args()
+    library = compiler.load(options.nvrtc, "nvrtc")
+    wanted = [int(each) for each in options.architectures.split(",") if int(each) in library.architectures]
+    print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
+    misses = sum(measure(name, library, wanted, tool_in(options.tools)) for name in options.formats.split(","))
+    print(f"bars missed: {misses}")
+    return int(misses > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

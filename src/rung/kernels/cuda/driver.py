@@ -1,0 +1,118 @@
+"""Modules of compiled kernels on a GPU, and their launch on torch's stream, through the driver's own library.
+
+NVIDIA's driver (``cu...``) and AMD's HIP (``hip...``) have the same functions with the same arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rung.core.errors import SoftwareMissing
+from rung.kernels.cuda import compiler
+from rung.kernels.cuda.arguments import Argument, pointers
+from rung.kernels.cuda.source import THREADS, Source
+
+if TYPE_CHECKING:
+    import torch
+
+_LIBRARIES = {
+    ("cuda", "linux"): ("libcuda.so.1",),
+    ("cuda", "win32"): ("nvcuda.dll",),
+    ("rocm", "linux"): ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"),
+    ("rocm", "win32"): ("amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Driver:
+    """The library of a driver, whose functions begin with ``cu`` or ``hip``."""
+
+    library: Any
+    prefix: str
+
+    def module(self, image: bytes) -> ctypes.c_void_p:
+        """Load a compiled module into the context that is current."""
+        module = ctypes.c_void_p()
+        self._call("ModuleLoadData", ctypes.byref(module), image)
+        return module
+
+    def function(self, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:
+        """Return a kernel of a module."""
+        found = ctypes.c_void_p()
+        self._call("ModuleGetFunction", ctypes.byref(found), module, name.encode())
+        return found
+
+    def launch(
+        self, function: ctypes.c_void_p, grid: tuple[int, int], stream: int, arguments: Sequence[Argument]
+    ) -> None:
+        """Launch a kernel of blocks of ``THREADS`` on a stream."""
+        name = "LaunchKernel" if self.prefix == "cu" else "ModuleLaunchKernel"
+        sizes = (*grid, 1, THREADS, 1, 1, 0)
+        self._call(name, function, *sizes, ctypes.c_void_p(stream), pointers(arguments), None)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = self.library[f"{self.prefix}{name}"](*arguments)
+        if code:  # in torch's words, by which failures are told apart
+            kind = "CUDA" if self.prefix == "cu" else "HIP"
+            raise RuntimeError(f"{kind} error: {self._meaning(code)} ({self.prefix}{name})")
+
+    def _meaning(self, code: int) -> str:
+        if self.prefix != "cu":
+            self.library.hipGetErrorString.restype = ctypes.c_char_p
+            return str((self.library.hipGetErrorString(code) or b"").decode())
+        text = ctypes.c_char_p()
+        self.library.cuGetErrorString(code, ctypes.byref(text))
+        return (text.value or b"unknown error").decode()
+
+
+@functools.cache
+def driver(kind: str) -> Driver:
+    """Return the driver of cards of a kind, ``cuda`` or ``rocm``. Raises ``SoftwareMissing``."""
+    said = []
+    for name in _LIBRARIES.get((kind, sys.platform), ()):
+        try:
+            return Driver(ctypes.CDLL(name), "cu" if kind == "cuda" else "hip")
+        except OSError as error:
+            said.append(str(error))
+    raise SoftwareMissing("The driver's library cannot be loaded, which launches kernels.", said)
+
+
+@functools.cache
+def _function(index: int, source: Source, kernel: str) -> ctypes.c_void_p:
+    """Return a kernel on a card, compiled and loaded when first asked for. Raises ``SoftwareMissing``."""
+    kind, arch = _architecture(index)
+    loaded = _module(index, source, kind, arch)
+    return driver(kind).function(loaded, kernel)
+
+
+@functools.cache
+def _module(index: int, source: Source, kind: str, arch: str) -> ctypes.c_void_p:
+    return driver(kind).module(compiler.here(kind).compile(source, arch))
+
+
+@functools.cache
+def _architecture(index: int) -> tuple[str, str]:
+    """Return the kind of torch's card and its architecture: ``sm_86``, ``gfx1100``."""
+    import torch
+
+    if torch.version.hip:
+        return "rocm", str(torch.cuda.get_device_properties(index).gcnArchName).partition(":")[0]
+    major, minor = torch.cuda.get_device_capability(index)
+    return "cuda", f"sm_{major}{minor}"
+
+
+def launch(
+    place: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
+) -> None:
+    """Launch a kernel on the stream that torch computes on there."""
+    import torch
+
+    with torch.cuda.device(place):
+        index = torch.cuda.current_device()
+        function = _function(index, source, kernel)
+        driver(_architecture(index)[0]).launch(function, grid, torch.cuda.current_stream().cuda_stream, arguments)

@@ -1,0 +1,368 @@
+"""The kernels as CUDA C: products of few rows of activations, the activations they take, and weights as floats.
+
+The text has named holes: the layout of the weight, the dtype of activations, how many rows of these share the weights
+that are read (``count``). A block of 128 threads computes ``tile`` rows of the weight; a thread takes every 128th unit
+of 32 columns of them. Sums are float32, fused only where the text says ``fmaf``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from string import Template
+
+from rung.kernels.cuda.layouts import Layout
+from rung.kernels.cuda.readers import readers
+from rung.kernels.webgpu.layouts import UNIT
+
+THREADS = 128
+#: Rows of activations that share the weights that are read, at most.
+MOST_ROWS = 16
+#: Rows of activations that there are kernels for.
+COUNTS = (1, 2, 4, 8)
+#: Bytes of a unit of activations: int8 with a scale and two sums, or float32.
+_INTEGER_UNIT, _FLOAT_UNIT = 48, 128
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text to compile, and the names of its kernels."""
+
+    text: str
+    kernels: tuple[str, ...]
+
+
+def counts(layout: Layout) -> tuple[int, ...]:
+    """Return the rows of activations that there are kernels for; more would not find room in registers."""
+    return COUNTS[:-1] if layout.looks_up else COUNTS
+
+
+def count_of(layout: Layout, rows: int) -> int:
+    """Return the rows of activations of the smallest kernel for that many; the largest one takes them in turns."""
+    found = counts(layout)
+    return next((count for count in found if count >= rows), found[-1])
+
+
+def tile_of(count: int) -> int:
+    """Return the rows of the weight that a block computes, by the rows of activations."""
+    return 4 if count == 1 else 2
+
+
+def product(layout: Layout, dtype: str, count: int) -> Source:
+    """Return ``multiply`` for ``count`` rows of activations, and ``activations``, which makes what it takes of them."""
+    values = {"count": count, "tile": tile_of(count), "threads": THREADS, "blocks": _blocks(layout, count)}
+    kind = _LOOKED_UP if layout.looks_up else _INTEGERS
+    body = Template(_SUMS + kind).substitute(values)
+    return Source(_PRELUDE + _TYPES[dtype] + readers(layout) + body, ("activations", "multiply"))
+
+
+def activation_bytes(layout: Layout, columns: int) -> int:
+    """Return the bytes of a row of activations as ``multiply`` takes it."""
+    return -(-columns // (32 * UNIT)) * 32 * (_FLOAT_UNIT if layout.looks_up else _INTEGER_UNIT)
+
+
+def decoding(layout: Layout, dtype: str) -> Source:
+    """Return ``decode``: rows of the weight in ``dtype``."""
+    kind = _DECODE_LOOKED_UP if layout.looks_up else _DECODE_INTEGERS
+    text = _DECODE.replace("$values", kind)
+    return Source(_PRELUDE + _TYPES[dtype] + readers(layout) + text, ("decode",))
+
+
+def _blocks(layout: Layout, count: int) -> str:
+    """Return how many blocks a multiprocessor is to hold at once, which bounds the registers of a thread."""
+    if count > 1:
+        return "4" if count < 4 else "3"
+    heavy = layout.base.codes in ("six", "unsigned") or layout.adds or layout.base.group < UNIT
+    return "HEAVY_BLOCKS" if heavy and not layout.looks_up else "BLOCKS"
+
+
+_PRELUDE = r"""
+typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
+#if defined(ON_CPU)
+#elif defined(__HIP__)
+__device__ __forceinline__ float from_half(u16 h) { _Float16 f; __builtin_memcpy(&f, &h, 2); return (float)f; }
+__device__ __forceinline__ u16 to_half(float f) {
+    _Float16 h = (_Float16)f; u16 r; __builtin_memcpy(&r, &h, 2); return r;
+}
+#define THREAD ((int)threadIdx.x)
+#define SHUFFLE(value, distance) __shfl_xor(value, distance)
+#define BOUNDS(threads, blocks) __launch_bounds__(threads)
+#else
+__device__ __forceinline__ float from_half(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+__device__ __forceinline__ u16 to_half(float f) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+#define THREAD ((int)threadIdx.x)
+#define SHUFFLE(value, distance) __shfl_xor_sync(~0u, value, distance)
+#define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 610
+#define BLOCKS 6
+#define HEAVY_BLOCKS 5
+#else
+#define BLOCKS 8
+#define HEAVY_BLOCKS 6
+#endif
+#define ALIGNED(bytes) __attribute__((aligned(bytes)))
+// 16 values in shared memory, at an address whose low eight bits are 0; ``level``: the value at four times a code,
+// which is byte k of a word
+#if defined(__CUDA_ARCH__)
+typedef u32 Table;
+__device__ __forceinline__ Table table_of(float* values) { return (u32)__cvta_generic_to_shared(values); }
+__device__ __forceinline__ float level(Table table, u32 word, int k) {
+    float f;
+    asm("ld.shared.f32 %0, [%1];" : "=f"(f) : "r"(__byte_perm(word, table, 0x7650 + k)));
+    return f;
+}
+#else
+typedef const float* Table;
+__device__ __forceinline__ Table table_of(float* values) { return values; }
+__device__ __forceinline__ float level(Table table, u32 word, int k) { return table[(word >> (8 * k) & 255) / 4]; }
+#endif
+__device__ __forceinline__ int row_vectors(int units, int vectors) { return (units + 31) / 32 * 32 * vectors; }
+__device__ __forceinline__ float low_half(u32 two) { return from_half((u16)two); }
+__device__ __forceinline__ float high_half(u32 two) { return from_half((u16)(two >> 16)); }
+__device__ __forceinline__ int dot4(int a, int b, int c) {
+#if defined(ON_CPU) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610)
+    return __dp4a(a, b, c);
+#else
+    c += (int)(signed char)a * (int)(signed char)b; c += (int)(signed char)(a >> 8) * (int)(signed char)(b >> 8);
+    c += (int)(signed char)(a >> 16) * (int)(signed char)(b >> 16); return c + (a >> 24) * (b >> 24);
+#endif
+}
+"""
+_TYPES = {
+    "f32": """
+typedef float value;
+__device__ __forceinline__ float4 read4(const value* x) { return *(const float4*)x; }
+__device__ __forceinline__ value narrow(float f) { return f; }
+__device__ __forceinline__ void write4(value* y, float4 v) { *(float4*)y = v; }
+""",
+    "f16": """
+typedef u16 value;
+__device__ __forceinline__ float4 read4(const value* x) {
+    const uint2 w = *(const uint2*)x;
+    return {low_half(w.x), high_half(w.x), low_half(w.y), high_half(w.y)};
+}
+__device__ __forceinline__ value narrow(float f) { return to_half(f); }
+__device__ __forceinline__ void write4(value* y, float4 v) {
+    *(uint2*)y = {to_half(v.x) | (u32)to_half(v.y) << 16, to_half(v.z) | (u32)to_half(v.w) << 16};
+}
+""",
+    "bf16": """
+typedef u16 value;
+__device__ __forceinline__ float of_bits(u32 bits) { union { u32 u; float f; } v; v.u = bits; return v.f; }
+__device__ __forceinline__ float4 read4(const value* x) {
+    const uint2 w = *(const uint2*)x;
+    return {of_bits(w.x << 16), of_bits(w.x & 0xffff0000u), of_bits(w.y << 16), of_bits(w.y & 0xffff0000u)};
+}
+__device__ __forceinline__ value narrow(float f) {
+    union { u32 u; float f; } v; v.f = f;
+    return (v.u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0 : (v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16;
+}
+__device__ __forceinline__ void write4(value* y, float4 v) {
+    *(uint2*)y = {narrow(v.x) | (u32)narrow(v.y) << 16, narrow(v.z) | (u32)narrow(v.w) << 16};
+}
+""",
+}
+# sums [COUNT, TILE] of a thread to y [count, rows]
+_SUMS = """
+#define COUNT $count
+#define TILE $tile
+#define THREADS $threads
+__device__ __forceinline__ void finish(float* sums, value* __restrict__ y, int first, int rows, int count) {
+    __shared__ float parts[THREADS / 32][COUNT * TILE];
+    #pragma unroll
+    for (int i = 0; i < COUNT * TILE; i++)
+        for (int d = 16; d; d /= 2) sums[i] += SHUFFLE(sums[i], d);
+    if (THREAD % 32 == 0) {
+        #pragma unroll
+        for (int i = 0; i < COUNT * TILE; i++) parts[THREAD / 32][i] = sums[i];
+    }
+    __syncthreads();
+    if (THREAD < COUNT * TILE) {
+        const int m = blockIdx.y * COUNT + THREAD / TILE, row = first + THREAD % TILE;
+        float sum = 0;
+        #pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) sum += parts[w][THREAD];
+        if (m < count && row < rows) y[(long long)m * rows + row] = narrow(sum);
+    }
+}
+"""
+_INTEGERS = """
+// x [count, columns] to, of each row and 32 units: [2, 32] times 16 signed bytes, then (scale, sums
+// of both halves, 0) [32]
+extern "C" __global__ void activations(const value* __restrict__ x, uint4* __restrict__ made, long long stride,
+        int units, int count) {
+    const int at = blockIdx.x * THREADS + THREAD, unit = at / 8, part = at % 8, m = blockIdx.y;
+    const bool there = unit < units && m < count;
+    float4 v = {0, 0, 0, 0};
+    if (there) v = read4(x + m * stride + 4 * at);
+    float most = fabsf(v.x);  // NaN stays
+    most = most > fabsf(v.y) || most != most ? most : fabsf(v.y);
+    most = most > fabsf(v.z) || most != most ? most : fabsf(v.z);
+    most = most > fabsf(v.w) || most != most ? most : fabsf(v.w);
+    for (int d = 4; d; d /= 2) {
+        const float other = SHUFFLE(most, d);
+        most = most > other || most != most ? most : other;
+    }
+    const float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : 0.0f;
+    const int a = rintf(v.x * inverse), b = rintf(v.y * inverse), c = rintf(v.z * inverse), d = rintf(v.w * inverse);
+    int sum = a + b + c + d;
+    for (int distance = 2; distance; distance /= 2) sum += SHUFFLE(sum, distance);
+    const int other = SHUFFLE(sum, 4);
+    if (unit >= units) return;
+    uint4* row = made + m * row_vectors(units, 3) + unit / 32 * 96 + unit % 32;
+    ((u32*)(row + part / 4 * 32))[part % 4] = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
+    if (part == 0) {
+        float4 about = {scale, 0, 0, 0};
+        ((int*)&about)[1] = sum; ((int*)&about)[2] = other;
+        ((float4*)row)[64] = about;
+    }
+}
+
+extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __restrict__ codes,
+        const u32* __restrict__ highs, const void* __restrict__ scales, const void* __restrict__ heads,
+        const uint4* __restrict__ x,
+        value* __restrict__ y, int rows, int units, int count) {
+    const int first = blockIdx.x * TILE;
+    float sums[COUNT * TILE] = {};
+    x += blockIdx.y * COUNT * row_vectors(units, 3) + THREAD / 32 * 96 + THREAD % 32;
+    for (int unit = THREAD; unit < units; unit += THREADS, x += THREADS * 3) {
+        u32 c[TILE][8];
+        float4 s[TILE];
+        #pragma unroll
+        for (int r = 0; r < TILE; r++) {
+            const int row = min(first + r, rows - 1);
+            read_codes(codes, highs, row * units + unit, c[r]);
+            s[r] = read_scales(scales, heads, highs, row, unit, units);
+        }
+        #pragma unroll
+        for (int m = 0; m < COUNT; m++) {
+            const uint4* given = x + m * row_vectors(units, 3);
+            const uint4 low = given[0], high = given[32];
+            const float4 about = ((const float4*)given)[64];
+            const int one = ((const int*)&about)[1], two = ((const int*)&about)[2];
+            #pragma unroll
+            for (int r = 0; r < TILE; r++) {
+#if PARTS == 2
+                int t = dot4(c[r][0], low.x, OFFSET * one), u = dot4(c[r][4], high.x, OFFSET * two);
+                t = dot4(c[r][1], low.y, t); t = dot4(c[r][2], low.z, t); t = dot4(c[r][3], low.w, t);
+                u = dot4(c[r][5], high.y, u); u = dot4(c[r][6], high.z, u); u = dot4(c[r][7], high.w, u);
+                float unscaled = fmaf(s[r].x, (float)t, s[r].y * (float)u);
+#if ADDS
+                unscaled = fmaf(s[r].z, (float)one, fmaf(s[r].w, (float)two, unscaled));
+#endif
+#else
+                int t = dot4(c[r][0], low.x, OFFSET * (one + two));
+                t = dot4(c[r][1], low.y, t); t = dot4(c[r][2], low.z, t); t = dot4(c[r][3], low.w, t);
+                t = dot4(c[r][4], high.x, t); t = dot4(c[r][5], high.y, t); t = dot4(c[r][6], high.z, t);
+                t = dot4(c[r][7], high.w, t);
+                float unscaled = s[r].x * (float)t;
+#if ADDS
+                unscaled = fmaf(s[r].z, (float)(one + two), unscaled);
+#endif
+#endif
+                sums[m * TILE + r] = fmaf(about.x, FACTOR * unscaled, sums[m * TILE + r]);
+            }
+        }
+    }
+    finish(sums, y, first, rows, count);
+}
+"""
+_LOOKED_UP = """
+// x [count, columns] to, of each row and 32 units, vectors of four columns [8, 32]
+extern "C" __global__ void activations(const value* __restrict__ x, float4* __restrict__ made, long long stride,
+        int units, int count) {
+    const int at = blockIdx.x * THREADS + THREAD, unit = at / 8, part = at % 8, m = blockIdx.y;
+    if (unit >= units) return;
+    float4 v = {0, 0, 0, 0};
+    if (m < count) v = read4(x + m * stride + 4 * at);
+    made[m * row_vectors(units, 8) + unit / 32 * 256 + part * 32 + unit % 32] = v;
+}
+
+extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __restrict__ codes,
+        const u32* __restrict__ highs, const void* __restrict__ scales, const void* __restrict__ heads,
+        const float4* __restrict__ x,
+        value* __restrict__ y, int rows, int units, int count) {
+    __shared__ ALIGNED(256) float held[16];
+    if (THREAD < 16) held[THREAD] = levels[THREAD];
+    __syncthreads();
+    const Table table = table_of(held);
+    const int first = blockIdx.x * TILE;
+    float sums[COUNT * TILE] = {};
+    x += blockIdx.y * COUNT * row_vectors(units, 8) + THREAD / 32 * 256 + THREAD % 32;
+    for (int unit = THREAD; unit < units; unit += THREADS, x += THREADS * 8) {
+        u32 q[TILE][4];
+        float4 s[TILE];
+        #pragma unroll
+        for (int r = 0; r < TILE; r++) {
+            const int row = min(first + r, rows - 1);
+            read_words(codes, row * units + unit, q[r]);
+            s[r] = read_scales(scales, heads, highs, row, unit, units);
+        }
+        #pragma unroll
+        for (int half = 0; half < PARTS; half++) {
+            float parts[COUNT * TILE] = {};
+            #pragma unroll
+            for (int i = 4 * half; i < (PARTS == 2 ? 4 * half + 4 : 8); i++) {
+                float4 v[COUNT];
+                #pragma unroll
+                for (int m = 0; m < COUNT; m++) v[m] = x[m * row_vectors(units, 8) + i * 32];
+                #pragma unroll
+                for (int r = 0; r < TILE; r++) {
+                    const float4 w = values(table, q[r], i);
+                    #pragma unroll
+                    for (int m = 0; m < COUNT; m++) {
+                        float t = fmaf(w.x, v[m].x, parts[m * TILE + r]);
+                        t = fmaf(w.y, v[m].y, t);
+                        t = fmaf(w.z, v[m].z, t);
+                        parts[m * TILE + r] = fmaf(w.w, v[m].w, t);
+                    }
+                }
+            }
+            #pragma unroll
+            for (int n = 0; n < COUNT * TILE; n++)
+                sums[n] = fmaf(half ? s[n % TILE].y : s[n % TILE].x, parts[n], sums[n]);
+        }
+    }
+    finish(sums, y, first, rows, count);
+}
+"""
+_DECODE = """
+// rows [first, last) of the weight to y [last - first, columns]
+extern "C" __global__ void decode(const uint4* __restrict__ codes, const u32* __restrict__ highs,
+        const void* __restrict__ scales, const void* __restrict__ heads, value* __restrict__ y, int first, int last,
+        int units) {
+    const long long at = (long long)blockIdx.x * 128 + THREAD;
+    const int row = first + (int)(at / units), unit = (int)(at % units);
+$values}
+"""
+_DECODE_INTEGERS = """    if (at >= (long long)(last - first) * units) return;
+    const float4 s = read_scales(scales, heads, highs, row, unit, units);
+    u32 c[8];
+    read_codes(codes, highs, row * units + unit, c);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float scale = i < 4 ? s.x : s.y, minimum = i < 4 ? s.z : s.w;
+        float4 v = {scale * (float)((int)(signed char)c[i] + OFFSET),
+            scale * (float)((int)(signed char)(c[i] >> 8) + OFFSET),
+            scale * (float)((int)(signed char)(c[i] >> 16) + OFFSET), scale * (float)(((int)c[i] >> 24) + OFFSET)};
+#if ADDS
+        v = {v.x + minimum, v.y + minimum, v.z + minimum, v.w + minimum};
+#endif
+        write4(y + 32 * at + 4 * i, {FACTOR * v.x, FACTOR * v.y, FACTOR * v.z, FACTOR * v.w});
+    }
+"""
+_DECODE_LOOKED_UP = """    __shared__ ALIGNED(256) float held[16];
+    if (THREAD < 16) held[THREAD] = levels[THREAD];
+    __syncthreads();
+    if (at >= (long long)(last - first) * units) return;
+    const Table table = table_of(held);
+    u32 q[4];
+    read_words(codes, row * units + unit, q);
+    const float4 s = read_scales(scales, heads, highs, row, unit, units);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float scale = i < 4 ? s.x : s.y;
+        const float4 v = values(table, q, i);
+        write4(y + 32 * at + 4 * i, {scale * v.x, scale * v.y, scale * v.z, scale * v.w});
+    }
+"""

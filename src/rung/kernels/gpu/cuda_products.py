@@ -1,0 +1,133 @@
+"""Products with weights in the memory of a GPU, and such weights as floats, on torch's tensors.
+
+Where tensors lie in the processor's memory, or a simulated card has them, the kernels run there (``fibers``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung.formats import Encoded
+from rung.formats.families.codebook4 import DYNAMIC
+from rung.kernels.cuda import driver, fibers
+from rung.kernels.cuda.arguments import Argument
+from rung.kernels.cuda.layouts import Layout, stored
+from rung.kernels.cuda.source import (
+    THREADS,
+    Source,
+    activation_bytes,
+    count_of,
+    counts,
+    decoding,
+    product,
+    tile_of,
+)
+from rung.kernels.gpu.dtypes import DTYPE_NAME
+from rung.kernels.webgpu.layouts import UNIT
+from rung.kernels.webgpu.packing import pack
+
+#: Cards are simulated: their memory is the processor's.
+simulated = False
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A weight [rows, columns] on one device: its layout, and four sections, which are codes, high bits or a table of
+    scales, scales, and scales of blocks. A layout leaves some of them empty."""
+
+    shape: tuple[int, int]
+    layout: Layout
+    sections: tuple[Tensor, Tensor, Tensor, Tensor]
+
+    def __post_init__(self) -> None:
+        aligned = tuple(each if each.data_ptr() % 16 == 0 else each.clone() for each in self.sections)
+        object.__setattr__(self, "sections", aligned)
+
+    @property
+    def units(self) -> int:
+        """Units of 32 columns."""
+        return self.shape[1] // UNIT
+
+
+def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
+    """Return a weight that is read as it is stored; ``parts`` are those of ``encoded``, on their device."""
+    codes, layout = parts["data"], stored(encoded.format)
+    nothing = codes[:0]
+    if not encoded.format.nested:
+        scales = parts["absmax"] if "absmax" in parts else parts["scale"]
+        return Weight(encoded.shape, layout, (codes, nothing, scales, nothing))
+    table = torch.cat([torch.from_numpy(DYNAMIC).to(codes.device), parts["nested_offset"].reshape(1)])
+    return Weight(encoded.shape, layout, (codes, table, parts["absmax"], parts["nested_absmax"]))
+
+
+def packed(encoded: Encoded, place: torch.device) -> Weight:
+    """Return a weight in a layout of ``kernels.webgpu``, on a device."""
+    from rung.kernels.isa.products import packs_signed_bytes
+
+    base, sections = pack(encoded, packs_signed_bytes())
+    codes, highs, scales, heads = (torch.from_numpy(part.view(np.int32)).to(place) for part in sections)
+    return Weight(encoded.shape, Layout(base), (codes, highs, scales, heads))
+
+
+def multiply(weight: Weight, x: Tensor) -> Tensor:
+    """Return x W^T [M, rows] in the dtype of x [M, columns] (f32, f16 or bf16), a few rows of it, on the device of the
+    weight. Each row is computed alone: what is beside it changes no bit of it."""
+    many, (rows, columns) = x.shape[0], weight.shape
+    y = torch.empty(many, rows, dtype=x.dtype, device=x.device)
+    if not many:
+        return y
+    count = count_of(weight.layout, many)
+    padded = -(-many // count) * count
+    source = product(weight.layout, DTYPE_NAME[x.dtype], count)
+    given = x.detach() if x.stride(1) == 1 and _aligned(x) else x.detach().contiguous()
+    made = torch.empty(padded, activation_bytes(weight.layout, columns), dtype=torch.uint8, device=x.device)
+    sizes = (ctypes.c_longlong(given.stride(0)), ctypes.c_int(weight.units), ctypes.c_int(many))
+    _launch(x.device, source, "activations", (-(-weight.units * 8 // THREADS), padded), [given, made], sizes)
+    sizes_of = (ctypes.c_int(rows), ctypes.c_int(weight.units), ctypes.c_int(many))
+    grid = (-(-rows // tile_of(count)), padded // count)
+    _launch(x.device, source, "multiply", grid, [*weight.sections, made, y], sizes_of)
+    return y
+
+
+def most_rows(weight: Weight) -> int:
+    """Return the rows of activations that read the weight once."""
+    return counts(weight.layout)[-1]
+
+
+def decode(weight: Weight, first: int, last: int, dtype: torch.dtype) -> Tensor:
+    """Return the rows [first, last) in f32, f16 or bf16: what the format stands for, rounded once."""
+    codes = weight.sections[0]
+    y = torch.empty(last - first, weight.shape[1], dtype=dtype, device=codes.device)
+    blocks = -(-(last - first) * weight.units // THREADS)
+    sizes = tuple(map(ctypes.c_int, (first, last, weight.units)))
+    if blocks:
+        source = decoding(weight.layout, DTYPE_NAME[dtype])
+        _launch(codes.device, source, "decode", (blocks, 1), [*weight.sections, y], sizes)
+    return y
+
+
+def _aligned(x: Tensor) -> bool:
+    """Return whether four numbers of each row can be loaded at once."""
+    vector = 4 * x.element_size()
+    return x.data_ptr() % vector == 0 and x.stride(0) * x.element_size() % vector == 0
+
+
+def _launch(
+    place: torch.device,
+    source: Source,
+    kernel: str,
+    grid: tuple[int, int],
+    tensors: Sequence[Tensor],
+    sizes: Sequence[Argument],
+) -> None:
+    arguments = (*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes)
+    if place.type == "cpu" or simulated:
+        fibers.launch(source, kernel, grid, arguments)
+    else:
+        driver.launch(place, source, kernel, grid, arguments)

@@ -1,0 +1,140 @@
+"""Kernels in CUDA C, built for the processor: products and decoded weights against float64, in every layout."""
+
+import numpy as np
+import pytest
+import torch
+
+from rung import formats
+from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
+from rung.kernels.cuda import fibers, source
+from rung.kernels.cuda.layouts import STORED
+from rung.kernels.gpu import cuda_products as products
+from rung.kernels.gpu.cuda_products import Weight
+from rung.kernels.gpu.stored import prepare
+from tests.support.weights import weight
+
+pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
+CPU = torch.device("cpu")
+#: Formats whose layouts no other one has.
+APART = ["q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q4_k", "q6_k", "q3_k"]
+APART += ["int8", "llm_int8", "nf4:64", "fp4:128", "nf4:64:nested"]
+OTHERS = [name for name in PACKED if name not in ("nf4", "fp4", "u2", "u4", "u8") and name not in APART]
+
+
+def on_cpu(name: str, rows: int, columns: int) -> tuple[Weight, np.ndarray]:
+    """A weight as kernels take it, and decoded in float64."""
+    encoded = weight(formats.get(name), rows, columns)
+    dense = formats.decode(encoded).astype(np.float64)
+    if name.split(":")[0] in STORED:
+        return products.of_parts(encoded, prepare(encoded, "f32", 1).on(CPU)), dense
+    return products.packed(encoded, CPU), dense
+
+
+def columns_of(name: str) -> int:
+    """Three blocks and one unit more than a group of 32, where a block is as small as that."""
+    block = formats.get(name).block
+    return 33 * 32 if block <= 32 else 3 * max(block, 64)
+
+
+def as_taken(weight: Weight, x: torch.Tensor) -> np.ndarray:
+    """Activations in float64 as the kernel multiplies them: for integer codes rounded to int8 with a scale for 32."""
+    blocks = x.float().numpy().reshape(len(x), -1, 32)
+    if weight.layout.looks_up:
+        return blocks.reshape(len(x), -1).astype(np.float64)
+    most = np.abs(blocks).max(axis=2, keepdims=True)
+    with np.errstate(all="ignore"):
+        codes = np.rint(np.nan_to_num(blocks * (np.float32(127) / most)))
+    return (codes.astype(np.float64) * (most / np.float32(127))).reshape(len(x), -1)
+
+
+def error(weight: Weight, x: torch.Tensor, dense: np.ndarray) -> float:
+    """The norm of the error, as a share of the norm that a result has for a random x of that size."""
+    taken = as_taken(weight, x)
+    off = products.multiply(weight, x).double().numpy() - taken @ dense.T
+    size = np.linalg.norm(taken, axis=1) * np.linalg.norm(dense) / dense.shape[1] ** 0.5
+    return float(np.linalg.norm(off) / np.linalg.norm(size))
+
+
+@pytest.mark.parametrize("name", [*APART, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_products_and_decoded_weights_are_exact(name):
+    """Every number of rows that a kernel is for, and of a weight that fills no block of threads."""
+    made, dense = on_cpu(name, 11, columns_of(name))
+    assert np.array_equal(products.decode(made, 0, 11, torch.float32).numpy(), dense.astype(np.float32))
+    for rows in (1, 2, 3, 8, 16):
+        x = torch.randn(rows, columns_of(name), generator=torch.Generator().manual_seed(rows))
+        assert error(made, x, dense) < 3e-7, rows
+
+
+@pytest.mark.parametrize("shape", [(1, 32), (4, 64), (5, 4128), (130, 96)])
+@pytest.mark.parametrize("name", ["q4_0", "int8", "q5_1"])
+def test_edge_shapes(name, shape):
+    made, dense = on_cpu(name, *shape)
+    for rows in (1, 5, 9):
+        assert error(made, torch.randn(rows, shape[1]), dense) < 3e-7
+    assert products.multiply(made, torch.randn(0, shape[1])).shape == (0, shape[0])
+    last = products.decode(made, shape[0] - 1, shape[0], torch.float32)
+    assert np.array_equal(last.numpy(), dense[-1:].astype(np.float32))
+    assert products.decode(made, 0, 0, torch.float32).shape == (0, shape[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["q4_0", "nf4:64"])
+def test_16_bits_are_taken_and_given(name, dtype):
+    """Rounded to the nearest as torch does, with NaN, infinity and what is subnormal."""
+    made, dense = on_cpu(name, 8, 256)
+    x = torch.randn(2, 256).to(dtype)
+    exact = as_taken(made, x) @ dense.T
+    step = np.spacing(np.abs(exact).astype(np.float16 if dtype is torch.float16 else np.float32)).astype(np.float64)
+    step *= 1 if dtype is torch.float16 else 2**16
+    assert (np.abs(products.multiply(made, x).double().numpy() - exact) <= 0.51 * step + 1e-5).all()
+    wide = torch.from_numpy(dense.astype(np.float32))
+    assert torch.equal(products.decode(made, 0, 8, dtype), wide.to(dtype))
+    x[1] *= 1e-4 if dtype is torch.float16 else 1e-38
+    assert torch.isfinite(products.multiply(made, x)).all()
+    x[1, 5] = torch.nan
+    got = products.multiply(made, x)
+    assert got[1].isnan().all()
+    assert got[0].isfinite().all()
+
+
+def test_a_row_has_the_same_bits_whatever_is_beside_it():
+    made, _ = on_cpu("q4_k", 7, 512)
+    x = torch.randn(4, 512)
+    together = products.multiply(made, x[:4])
+    assert torch.equal(products.multiply(made, x[[3, 2, 1, 0]]), together[[3, 2, 1, 0]])
+
+
+def test_activations_that_lie_apart():
+    made, dense = on_cpu("q8_0", 5, 64)
+    wide = torch.randn(3, 131)
+    for x in (wide[:, 3:67], wide[:, 64:128], torch.randn(64, 3).T):
+        assert error(made, x, dense) < 3e-7
+    assert not products.multiply(made, torch.zeros(1, 64)).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("sums[i] += SHUFFLE(sums[i], d)", "sums[i] += d > 1 ? SHUFFLE(sums[i], d) : 0"),
+        ("t = dot4(c[r][7], high.w, t);", ""),
+        ("unit < units; unit += THREADS", "unit < units - 1; unit += THREADS"),
+        ("min(first + r, rows - 1)", "first"),
+        ("OFFSET * (one + two)", "OFFSET * one"),
+    ],
+)
+def test_a_planted_fault_is_found(text, fault, monkeypatch):
+    made, dense = on_cpu("q4_0", 6, 4096)
+    plain = source.product
+    monkeypatch.setattr(
+        products,
+        "product",
+        lambda *given: source.Source(plain(*given).text.replace(text, fault), plain(*given).kernels),
+    )
+    assert text in plain(made.layout, "f32", 1).text
+    assert error(made, torch.randn(1, 4096), dense) > 1e-5
+
+
+def test_a_compiler_that_fails_says_what_is_wrong():
+    with pytest.raises(Exception, match="does not build") as caught:
+        fibers.library(source.Source("this is no C++", ("nothing",)))
+    assert any("error" in fact for fact in caught.value.facts)
