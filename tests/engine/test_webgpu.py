@@ -100,10 +100,11 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
         assert self_check.check(rung_, case("f16", 64), adapter.id), name
 
 
-def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypatch):
+@pytest.mark.parametrize("name", ["llama-q4_k_m", "gemma2-q8_0", "gemma3-f32"])
+def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypatch, name):
     from rung.kernels.webgpu.gpu import gpu
 
-    model, device, counts = load("llama-q4_k_m", adapter), gpu(adapter.id), []
+    model, device, counts = load(name, adapter), gpu(adapter.id), []
     "".join(model.generate(PROMPT, max_tokens=2, temperature=0, raw=True))
     run = device.run
     monkeypatch.setattr(device, "run", lambda work, rows=1: (counts.append(len(work)), run(work, rows)))

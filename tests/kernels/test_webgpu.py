@@ -125,6 +125,38 @@ def test_products(adapter, name):
     assert rung.restore(state).parts["data"] is encoded.parts["data"]
 
 
+def rms_norm(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-6) * gain
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_gated_product_of_two_formats_with_norms_around_it(adapter, rows):
+    """``silu(gate y) * (up y)`` of y = norm(x + norm(added)), where gate and up have layouts of their own."""
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.kernels.webgpu.info import INFO
+    from rung.kernels.webgpu.linear import Product, Segment
+    from rung.kernels.webgpu.matrix import Matrix, join
+
+    device, columns = gpu(adapter.id), 256
+    encoded = [proof.weights(name, ROWS, columns) for name in ("q4_0", "q6_k")]
+    weights = [Matrix.of_encoded(device, each) for each in encoded]
+    join(weights)
+    random = np.random.default_rng(5)
+    x, added = random.standard_normal((2, rows, columns), dtype=np.float32) * np.float32([[[1]], [[7]]])
+    gain, post = 1 + random.standard_normal((2, columns), dtype=np.float32) / 4
+    segments = tuple(Segment(each.layout, ROWS, each.pieces[0].base) for each in weights)
+    product = Product(segments, columns, rows, 2 * columns, 0, 1e-6, "silu", post=columns, keeps=True)
+    words, y, kept = weights[0].pieces[0].buffer, device.buffer(4 * rows * ROWS), device.buffer(4 * rows * columns)
+    beside = [device.upload([gain, post]), device.buffer(4 * INFO), device.upload([x]), y, device.upload([added]), kept]
+    device.run([device.bind(product.kernel(), [words, words, *beside], *product.grid)])
+    whole = x.astype(np.float64) + rms_norm(added.astype(np.float64), post)
+    gate, up = (rms_norm(whole, gain) @ formats.decode(each).astype(np.float64).T for each in encoded)
+    found = device.read(y, 0, 4 * rows * ROWS).view(np.float32).reshape(rows, ROWS)
+    assert proof.compare(found, gate / (1 + np.exp(-gate)) * up, np.abs(gate * up).max(), 1e-5) == ""
+    sums = device.read(kept, 0, 4 * rows * columns).view(np.float32).reshape(rows, columns)
+    np.testing.assert_allclose(sums, whole, rtol=2e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", ["q8_0", "q6_k", "q4_k"])
 def test_rows_of_an_embedding_are_exact(adapter, name):
     rung = LADDERS["embedding"].rung("webgpu.rows").load()

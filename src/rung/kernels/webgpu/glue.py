@@ -1,4 +1,4 @@
-"""Kernels between the products: rows of the embedding, sums with a norm."""
+"""Kernels between the products: rows of the embedding, the final norm."""
 
 from __future__ import annotations
 
@@ -39,30 +39,43 @@ def embed_groups(columns: int) -> int:
     return -(-columns // UNIT // THREADS)
 
 
-def add_and_norm(columns: int, gains: int, epsilon: float, gain: int, normed: bool) -> Kernel:
-    """Return the kernel of the sum x + norm(added), in place of x, or of y = norm(x) where it is ``normed``; a
-    workgroup for each row.
+def norm(columns: int, gains: int, epsilon: float, gain: int, post: int) -> Kernel:
+    """Return the kernel of y = norm(x) of the selected rows, or of norm(x + norm(added)) where ``post`` is the gain of
+    that norm (-1: none); a workgroup for each row.
 
-    Its buffers are gains, info, and (added, x) or (x, y). ``normed`` rows are the selected ones.
+    Its buffers are gains, info, x, added and y.
     """
-    kinds = ["gains: array<vec4<f32>>", "info: array<u32>", "x: array<vec4<f32>>", "y: array<vec4<f32>>"]
-    source = f"info[{SELECTED}u + id.x]" if normed else "id.x"
-    code = f"""{declare(kinds, writes=(3,))}
+    kinds = ["gains: array<vec4<f32>>", "info: array<u32>", "x: array<vec4<f32>>", "added: array<vec4<f32>>"]
+    value = f"x[first + i] + added[first + i] * other * gains[{post // 4}u + i]" if post >= 0 else "x[first + i]"
+    other = f"""for (var i = thread; i < {columns // 4}u; i += {THREADS}u) {{
+        sum += dot(added[first + i], added[first + i]);
+    }}
+    let other = scale(sum, thread);
+    sum = 0.0;"""
+    code = f"""{declare([*kinds, "y: array<vec4<f32>>"], writes=(4,))}
 var<workgroup> partial: array<f32, {THREADS}>;
-@compute @workgroup_size({THREADS})
-fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
-    let first = {source} * {columns // 4}u;
-    let to = id.x * {columns // 4}u;
-    var sum = 0.0;
-    for (var i = thread; i < {columns // 4}u; i += {THREADS}u) {{ sum += dot(x[first + i], x[first + i]); }}
+fn scale(sum: f32, thread: u32) -> f32 {{
+    workgroupBarrier();
     partial[thread] = sum;
     workgroupBarrier();
-    sum = 0.0;
-    for (var t = 0u; t < {THREADS}u; t++) {{ sum += partial[t]; }}
-    let scale = inverseSqrt(sum / {columns}.0 + {epsilon!r}f);
+    var whole = 0.0;
+    for (var t = 0u; t < {THREADS}u; t++) {{ whole += partial[t]; }}
+    return inverseSqrt(whole / {columns}.0 + {epsilon!r}f);
+}}
+@compute @workgroup_size({THREADS})
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+    let first = info[{SELECTED}u + id.x] * {columns // 4}u;
+    let to = id.x * {columns // 4}u;
+    var sum = 0.0;
+    {other if post >= 0 else ""}
     for (var i = thread; i < {columns // 4}u; i += {THREADS}u) {{
-        y[to + i] {"=" if normed else "+="} x[first + i] * scale * gains[{gain // 4}u + i];
+        let v = {value};
+        sum += dot(v, v);
+    }}
+    let own = scale(sum, thread);
+    for (var i = thread; i < {columns // 4}u; i += {THREADS}u) {{
+        y[to + i] = ({value}) * own * gains[{gain // 4}u + i];
     }}
 }}"""
     size = 4 * MOST_ROWS * columns
-    return Kernel(code, (False, False, False, True), (4 * gains, 4 * INFO, size, size), 4 * THREADS)
+    return Kernel(code, (False,) * 4 + (True,), (4 * gains, 4 * INFO, size, size, size), 4 * THREADS)

@@ -24,7 +24,7 @@ from rung.hardware.families.webgpu import open_adapter
 from rung.kernels.webgpu.recording import handle, record, table_of
 
 #: Storage buffers that one kernel has at most.
-BINDINGS = 9
+BINDINGS = 10
 
 
 class Kernel(NamedTuple):

@@ -2,7 +2,9 @@
 
 A workgroup computes ``TALL`` rows of weights for all rows of activations, each thread of it some units of columns.
 A norm before a product costs no kernel: y = (W (g x)) / rms(x), so squares are added up in the same loop. What comes
-after it happens where the result is: what an adapter adds, the bias, the activation of the gate, the residual.
+after it happens where the result is: what an adapter adds, the bias, the activation of the gate, the residual. A norm
+behind a product belongs to the next one, whose activations are x + norm(added): each of its workgroups adds up the
+squares of ``added`` first, and the first one writes the sum for those that follow.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from rung.kernels.webgpu.layouts import UNIT, GpuLayout, address, reader
 TALL = 4
 #: Workgroups of a line; a driver takes 65,535.
 _LINE = 32768
+_KEEP = "if (keeps) { kept[b * @VECTORS@u + 8u * unit + i] = v; }"
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Product:
     one row of rows of the first and the second segment. ``residual`` adds the result to what is there. ``selected``:
     rows of activations are those that ``info`` names. ``gains``, ``changes`` and ``low`` are float32 in these buffers,
     of ``low`` in a row. The result is written from ``start`` on of rows of ``stride`` numbers (0: it is whole rows).
+    ``post``: where in ``gains`` the gain lies of a norm of ``added``, which activations are increased by (-1: none);
+    ``keeps`` writes these sums.
     """
 
     segments: tuple[Segment, ...]
@@ -65,6 +70,8 @@ class Product:
     low: int = 0
     start: int = 0
     stride: int = 0
+    post: int = -1
+    keeps: bool = False
 
     @property
     def threads(self) -> int:
@@ -99,15 +106,21 @@ class Product:
         return min(count, _LINE), -(-count // _LINE)
 
     def kernel(self) -> Kernel:
-        """Return the shader; its buffers are words, words, gains, info, x, y, and with ranks changes and low."""
+        """Return the shader; its buffers are words, words, gains, info, x, y, with ranks changes and low, with a norm
+        behind the product before ``added``, and where it ``keeps`` the sums where they go."""
         words = max(s.base + s.layout.sections(s.whole or s.rows, self.columns).words for s in self.segments)
         sizes = [4 * words, 4 * words, 4 * self.gains, 4 * INFO]
-        sizes += [4 * self.rows * self.columns, 4 * self.rows * self.width]
+        activations = 4 * self.rows * self.columns
+        sizes += [activations, 4 * self.rows * self.width]
         writes = [False, False, False, False, False, True]
         if self.changes:
             sizes += [4 * self.changes, 4 * self.rows * self.low]
             writes += [False, False]
-        return Kernel("\n".join(self._code()), tuple(writes), tuple(sizes), 4 * self._partials * self.threads)
+        if self.post >= 0:
+            sizes += [activations] * (1 + self.keeps)
+            writes += [False, True][: 1 + self.keeps]
+        memory = 4 * self._partials * self.threads + 4 * self.rows * (self.post >= 0)
+        return Kernel("\n".join(self._code()), tuple(writes), tuple(sizes), memory)
 
     @property
     def _partials(self) -> int:
@@ -117,8 +130,12 @@ class Product:
         kinds = ["vectors: array<vec4<u32>>", "words: array<u32>", "gains: array<vec4<f32>>", "info: array<u32>"]
         kinds += ["x: array<vec4<f32>>", "y: array<f32>"]
         kinds += ["changes: array<f32>", "low: array<f32>"] if self.changes else []
-        yield declare(kinds, writes=(5,))
+        if self.post >= 0:
+            kinds += ["added: array<vec4<f32>>", "kept: array<vec4<f32>>"][: 1 + self.keeps]
+        yield declare(kinds, writes=(5, len(kinds) - 1) if self.keeps else (5,))
         yield f"var<workgroup> partial: array<f32, {self._partials * self.threads}>;"
+        yield "var<private> keeps: bool;" if self.keeps else ""
+        yield self._activations()
         layouts = list(dict.fromkeys(each.layout for each in self.segments))
         for number, layout in enumerate(layouts):
             yield reader(f"read_{number}", layout, self.columns)
@@ -143,28 +160,56 @@ class Product:
         row = f"at + r % {TALL // 2}u" if self.activation else "at + r"
         where = f"select(one, two, vec4<bool>(r >= {TALL // 2}u))" if self.activation else "one"
         adds = any(each.layout.adds for each in self.segments)
-        body = self._one_row(adds) if self.rows == 1 else self._many_rows(first == 0)
+        body = self._one_row(adds, first == 0) if self.rows == 1 else self._many_rows(first == 0)
         values = {
             "R": self.rows, "ROW": row, "WHERE": where, "READ": f"read_{layout}", "FIRST": first, "END": first + count,
             "UNITS": self.columns // UNIT, "THREADS": self.threads, "VECTORS": self.columns // 4, "TALL": TALL,
-            "GAIN": self.gain // 4, "X": f"info[{SELECTED}u + b]" if self.selected else "b",
+            "GAIN": self.gain // 4,
         }  # fmt: skip
         for name, value in values.items():
             body = body.replace(f"@{name}@", str(value))
         return f"{head}\n{body}}}"
 
-    def _one_row(self, adds: bool) -> str:
-        squares = "sums[@TALL@] += dot(v, v); v *= gains[@GAIN@u + 8u * unit + i];" if self.gain >= 0 else ""
+    def _activations(self) -> str:
+        """Return the function of four numbers of a row of activations, and what it needs to be computed before."""
+        vectors, row = self.columns // 4, f"info[{SELECTED}u + b]" if self.selected else "b"
+        if self.post < 0:
+            return f"fn activations(b: u32, i: u32) -> vec4<f32> {{ return x[{row} * {vectors}u + i]; }}"
+        return f"""var<workgroup> scales: array<f32, {self.rows}>;
+fn scale(thread: u32) {{
+    for (var b = 0u; b < {self.rows}u; b++) {{
+        var sum = 0.0;
+        for (var i = thread; i < {vectors}u; i += {self.threads}u) {{
+            let v = added[{row} * {vectors}u + i];
+            sum += dot(v, v);
+        }}
+        partial[b * {self.threads}u + thread] = sum;
+    }}
+    workgroupBarrier();
+    for (var b = thread; b < {self.rows}u; b += {self.threads}u) {{
+        scales[b] = inverseSqrt(total(b) / {self.columns}.0 + {self.epsilon!r}f);
+    }}
+    workgroupBarrier();
+}}
+fn activations(b: u32, i: u32) -> vec4<f32> {{
+    let at = {row} * {vectors}u + i;
+    return x[at] + added[at] * scales[b] * gains[{self.post // 4}u + i];
+}}"""
+
+    def _one_row(self, adds: bool, counts: bool) -> str:
+        square = "(*sums)[@TALL@] += dot(v, v);" if self.gain >= 0 and counts else ""
+        gain = "v *= gains[@GAIN@u + 8u * unit + i];" if self.gain >= 0 else ""
         totals = """let ones = vec4<f32>(1.0);
         let first = dot(a[0] + a[1] + a[2] + a[3], ones);
         let second = dot(a[4] + a[5] + a[6] + a[7], ones);"""
-        squares = squares.replace("sums", "(*sums)")
         return f"""    let b = 0u;
     for (var unit = thread; unit < @UNITS@u; unit += @THREADS@u) {{
         var a: array<vec4<f32>, 8>;
         for (var i = 0u; i < 8u; i++) {{
-            var v = x[@X@ * @VECTORS@u + 8u * unit + i];
-            {squares}
+            var v = activations(b, 8u * unit + i);
+            {_KEEP if self.keeps and counts else ""}
+            {square}
+            {gain}
             a[i] = v;
         }}
         {totals if adds else ""}
@@ -180,12 +225,13 @@ class Product:
 
     def _many_rows(self, counts: bool) -> str:
         gain = "* gains[@GAIN@u + 8u * unit + i]" if self.gain >= 0 else ""
-        squares = """for (var b = 0u; b < @R@u; b++) {
-            for (var i = 0u; i < 8u; i++) {
-                let v = x[@X@ * @VECTORS@u + 8u * unit + i];
+        squares = f"""for (var b = 0u; b < @R@u; b++) {{
+            for (var i = 0u; i < 8u; i++) {{
+                let v = activations(b, 8u * unit + i);
+                {_KEEP if self.keeps else ""}
                 (*sums)[@TALL@u * @R@u + b] += dot(v, v);
-            }
-        }"""
+            }}
+        }}"""
         return f"""    for (var unit = thread; unit < @UNITS@u; unit += @THREADS@u) {{
         {squares if self.gain >= 0 and counts else ""}
         for (var r = @FIRST@u; r < @END@u; r++) {{
@@ -196,7 +242,7 @@ class Product:
             }}
             for (var b = 0u; b < @R@u; b++) {{
                 var sum = 0.0;
-                for (var i = 0u; i < 8u; i++) {{ sum += dot(w[i], x[@X@ * @VECTORS@u + 8u * unit + i]); }}
+                for (var i = 0u; i < 8u; i++) {{ sum += dot(w[i], activations(b, 8u * unit + i)); }}
                 (*sums)[r * @R@u + b] += sum;
             }}
         }}
@@ -237,6 +283,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     if (group >= {sum(self.quads)}u) {{ return; }}
     var sums: array<f32, {self._partials}>;
     var first = 0u;
+    {"keeps = group == 0u;" if self.keeps else ""}
+    {"scale(thread);" if self.post >= 0 else ""}
     {self._choose(layouts)}
     for (var k = 0u; k < {self._partials}u; k++) {{ partial[k * {self.threads}u + thread] = sums[k]; }}
     workgroupBarrier();

@@ -25,6 +25,8 @@ from rung.ops.proof import compare, compare_scale, on
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: Norms behind products: of some only, so that each is followed by what has one and by what has none.
+_POST_NORMS = ("layers.0.mlp_post_norm", "layers.1.attn_post_norm", "layers.1.mlp_post_norm")
 #: Rows that a rung of linear for few rows takes.
 FEW = 8
 _NUMPY = {"f32": np.float32, "f16": np.float16}
@@ -117,7 +119,8 @@ class _Parts:
         return formats.encode(self._values(role, shape) / np.sqrt(shape[1]), formats.get(format), role)
 
     def holds(self, role: str) -> bool:
-        return role in self._shapes or role.rpartition(".")[2] in (*self._shapes, "attn_norm", "mlp_norm")
+        kind = role.rpartition(".")[2]
+        return kind in (*self._shapes, "attn_norm", "mlp_norm") or role in _POST_NORMS
 
     def linear(self, role: str) -> _Linear:
         rung = self._rungs[self._bound % len(self._rungs)]

@@ -16,7 +16,7 @@ import numpy as np
 from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
 from rung.kernels.webgpu.attention import Heads, Sight, Turn, attend, rope_and_store
-from rung.kernels.webgpu.glue import add_and_norm, embed, embed_groups
+from rung.kernels.webgpu.glue import embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_ROWS
 from rung.kernels.webgpu.linear import Product, Segment
@@ -99,17 +99,21 @@ def _matrix(linear: Biased) -> Matrix:
 
 
 class Layer:
-    """One layer's weights and vectors."""
+    """One layer's weights and vectors.
 
-    def __init__(self, device: Gpu, weights: LayerWeights) -> None:
-        self.weights = weights
+    ``before`` is the gain of the norm behind the layer before, which is computed here. ``sums`` is how often what a
+    norm behind a product gives was added to the hidden states before: each time they move to the other of two buffers.
+    """
+
+    def __init__(self, device: Gpu, weights: LayerWeights, before: Floats | None, sums: int) -> None:
+        self.weights, self.sums = weights, sums
         self.inputs, self.output = Linears(device, weights.inputs), Linears(device, [weights.output])
         self.widen, self.narrow = Linears(device, weights.widen, gated=True), Linears(device, [weights.narrow])
         groups = (self.inputs, self.output, self.widen, self.narrow)
         norms = [weights.attention_norm, weights.q_norm, weights.k_norm]
-        norms += [weights.attention_post_norm, weights.mlp_norm, weights.mlp_post_norm]
+        norms += [weights.attention_post_norm, weights.mlp_norm, before]
         self.vectors = Vectors(device, [*norms, *(each.bias for group in groups for each in group.linears)])
-        self.attention, self.q, self.k, self.attention_post, self.mlp, self.mlp_post, *biases = self.vectors.places
+        self.attention, self.q, self.k, self.attention_post, self.mlp, self.before, *biases = self.vectors.places
         taken = iter(biases)
         self.biases = [[next(taken) for _ in group.linears] for group in groups]
 
@@ -120,13 +124,20 @@ class State:
     def __init__(self, weights: Weights, pool: Pool) -> None:
         self.weights, self.pool, self.shape = weights, pool, weights.shape
         self.gpu = gpu(weights.layers[0].device)
-        self.layers = [Layer(self.gpu, each) for each in weights.layers]
+        self.layers: list[Layer] = []
+        before, self.sums = None, 0
+        for each in weights.layers:
+            self.layers.append(Layer(self.gpu, each, before, self.sums))
+            self.sums += (before is not None) + (each.attention_post_norm is not None)
+            before = each.mlp_post_norm
         self.head = Linears(self.gpu, [weights.head])
-        self.norm = Vectors(self.gpu, [weights.norm])
+        self.norm = Vectors(self.gpu, [weights.norm, before])
         self.per_sequence = -(-pool.context // pool.block)
         shape, buffer = self.shape, lambda numbers: self.gpu.buffer(4 * MOST_ROWS * numbers)
         self.wide = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        self.hidden, self.qkv, self.added = buffer(shape.hidden), buffer(self.wide), buffer(shape.hidden)
+        #: Hidden states, which lie in turns in one of them where norms are behind products.
+        self.hidden = buffer(shape.hidden), buffer(shape.hidden)
+        self.qkv, self.added = buffer(self.wide), buffer(shape.hidden)
         self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
         self.logits, self.normed = buffer(shape.vocabulary), buffer(shape.hidden)
         self.info, self.other_info = self.gpu.buffer(4 * INFO), self.gpu.buffer(4 * INFO)
@@ -143,7 +154,7 @@ class State:
         """Return the kernel of the embedding."""
         piece, (rows, columns) = weight.pieces[0], weight.shape
         kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale)
-        return self.gpu.bind(kernel, [piece.buffer, piece.buffer, self.info, self.hidden], embed_groups(columns), 0)
+        return self.gpu.bind(kernel, [piece.buffer, piece.buffer, self.info, self.hidden[0]], embed_groups(columns), 0)
 
     def program(self, adapter: Adapter | None) -> Program:
         """Return the kernels of rows with an adapter, or with none."""
@@ -152,6 +163,14 @@ class State:
         if adapter not in self.adapted:
             self.adapted[adapter] = Program(self, adapter)
         return self.adapted[adapter]
+
+    def norm_kernel(self, rows: int) -> Dispatch:
+        """Return the kernel of the final norm of the rows that ``other_info`` selects."""
+        gain, post = self.norm.places
+        kernel = norm(self.shape.hidden, self.norm.size, self.shape.norm_epsilon, gain, post)
+        hidden = self.hidden[self.sums % 2]
+        buffers = [self.norm.buffer, self.other_info, hidden, self.added, self.normed]
+        return self.gpu.bind(kernel, buffers, rows)
 
     def heads(self, layer: int) -> Heads:
         """Return where the keys and values of a layer lie."""
@@ -187,8 +206,9 @@ class Program:
         """Return the kernels of the logits of so many selected rows."""
         if rows not in self._heads:
             s = self._state
-            options = {"gain": 0, "softcap": s.shape.logit_softcap, "selected": True}
-            found = self._products(s.head, [-1], s.norm, s.hidden, s.logits, rows, **options)
+            gain, post = s.norm.places
+            options = {"gain": gain, "post": post, "softcap": s.shape.logit_softcap, "selected": True}
+            found = self._products(s.head, [-1], s.norm, s.hidden[s.sums % 2], s.logits, rows, **options)
             self._heads[rows] = list(found)
         return self._heads[rows]
 
@@ -198,42 +218,45 @@ class Program:
         rope, heads, cache = s.weights.frequencies[layer.weights.rope], s.heads(index), s.pool.buffer(index)
         tables, turns = s.tables[s.pool.layer(index).group], s.turns[layer.weights.rope]
         inputs, output, widen, narrow = layer.biases
-        yield from self._products(layer.inputs, inputs, vectors, s.hidden, s.qkv, rows, gain=layer.attention)
+        sums, post = layer.sums + (layer.before >= 0), layer.attention_post
+        hidden, after = s.hidden[sums % 2], s.hidden[(sums + (post >= 0)) % 2]
+        options: dict[str, Any] = {"gain": layer.attention, "post": layer.before, "kept": hidden}
+        yield from self._products(layer.inputs, inputs, vectors, s.hidden[layer.sums % 2], s.qkv, rows, **options)
         turn = Turn(rope.dims, rope.interleaved, vectors.size, layer.q, layer.k, shape.norm_epsilon)
         buffers = [vectors.buffer, s.info, tables, turns, s.qkv, cache]
         if not apart:
             yield device.bind(rope_and_store(heads, turn), buffers, heads.all, 0)
         sight = Sight(shape.attention_scale, layer.weights.window, shape.attention_softcap)
         yield device.bind(attend(heads, sight, turn if apart else None), [*buffers, s.mixed], shape.heads, 0)
-        yield from self._sum(layer.output, output, vectors, s.mixed, rows, layer.attention_post)
-        options = {"gain": layer.mlp, "activation": shape.activation}
-        yield from self._products(layer.widen, widen, vectors, s.hidden, s.inner, rows, **options)
-        yield from self._sum(layer.narrow, narrow, vectors, s.inner, rows, layer.mlp_post)
+        yield from self._sum(layer.output, output, vectors, s.mixed, hidden, rows, post >= 0)
+        options = {"gain": layer.mlp, "post": post, "kept": after, "activation": shape.activation}
+        yield from self._products(layer.widen, widen, vectors, hidden, s.inner, rows, **options)
+        yield from self._sum(
+            layer.narrow, narrow, vectors, s.inner, after, rows, layer.weights.mlp_post_norm is not None
+        )
 
     def _sum(
-        self, group: Linears, biases: list[int], vectors: Vectors, x: Any, rows: int, post: int
+        self, group: Linears, biases: list[int], vectors: Vectors, x: Any, hidden: Any, rows: int, normed: bool
     ) -> Iterator[Dispatch]:
-        """Yield the kernels that add a product to the hidden states, with a norm of its own if ``post`` is its gain."""
-        s = self._state
-        if post < 0:
-            yield from self._products(group, biases, vectors, x, s.hidden, rows, residual=True)
-            return
-        yield from self._products(group, biases, vectors, x, s.added, rows)
-        kernel = add_and_norm(s.shape.hidden, vectors.size, s.shape.norm_epsilon, post, normed=False)
-        yield s.gpu.bind(kernel, [vectors.buffer, s.info, s.added, s.hidden], 0)
+        """Yield the kernels that add a product to the hidden states, or, ``normed``, write what the next one adds."""
+        y = self._state.added if normed else hidden
+        yield from self._products(group, biases, vectors, x, y, rows, residual=not normed)
 
     def _products(
         self, group: Linears, biases: list[int], vectors: Vectors, x: Any, y: Any, rows: int, **options: Any
     ) -> Iterator[Dispatch]:
         """Yield the kernels of weights that have their input in common."""
         s, change = self._state, self._changes[id(group)]
-        columns, gain = group.matrices[0].shape[1], options.pop("gain", -1)
+        columns, gain, kept = group.matrices[0].shape[1], options.pop("gain", -1), options.pop("kept", None)
         options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "rows": rows, "columns": columns}
         beside = [vectors.buffer, s.info, x, y]
         if change.down is not None:
             options |= {"changes": change.size, "low": change.down.shape[0]}
             beside += [change.buffer, self._low]
-            yield self._down(change.down, vectors, x, rows, columns, gain, options.get("selected", False))
+            yield self._down(change.down, vectors, x, rows, columns, gain, options)
+        if options.get("post", -1) >= 0:
+            options["keeps"] = kept is not None
+            beside += [s.added] if kept is None else [s.added, kept]
         for start, pieces in _together(group.matrices, bool(options.get("activation"))):
             parts = [
                 Segment(group.matrices[n].layout, piece.rows, piece.base, bias=biases[n], **change.segments[n])
@@ -250,14 +273,20 @@ class Program:
             yield s.gpu.bind(product.kernel(), [buffer, buffer, *beside], *product.grid)
 
     def _down(
-        self, down: Matrix, vectors: Vectors, x: Any, rows: int, columns: int, gain: int, selected: bool
+        self, down: Matrix, vectors: Vectors, x: Any, rows: int, columns: int, gain: int, options: dict[str, Any]
     ) -> Dispatch:
         s, piece = self._state, down.pieces[0]
-        segment = (Segment(down.layout, piece.rows),)
-        product = Product(segment, columns, rows, vectors.size, gain, s.shape.norm_epsilon, selected=selected)
+        segment, selected, post = (
+            (Segment(down.layout, piece.rows),),
+            options.get("selected", False),
+            options.get("post", -1),
+        )
+        product = Product(
+            segment, columns, rows, vectors.size, gain, s.shape.norm_epsilon, selected=selected, post=post
+        )
         buffers = [piece.buffer, piece.buffer, vectors.buffer, s.info, x, self._low]
         device: Gpu = s.gpu
-        return device.bind(product.kernel(), buffers, *product.grid)
+        return device.bind(product.kernel(), [*buffers, *([s.added] if post >= 0 else [])], *product.grid)
 
 
 def _halves(both: Segment) -> list[Segment]:

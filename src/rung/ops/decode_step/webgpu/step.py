@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.formats.codec import Floats
-from rung.kernels.webgpu.glue import add_and_norm
 from rung.kernels.webgpu.gpu import Dispatch
 from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, SELECTED, TABLE, TOKEN
 from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
@@ -88,9 +87,7 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
         work += program.head(_size(len(wanted)))
     if states:
         device.write(state.other_info, 0, _info(state, rows, slots, states))
-        kernel = add_and_norm(shape.hidden, state.norm.size, shape.norm_epsilon, 0, normed=True)
-        buffers = [state.norm.buffer, state.other_info, state.hidden, state.normed]
-        work.append(device.bind(kernel, buffers, len(states)))
+        work.append(state.norm_kernel(len(states)))
     device.run(work, len(rows))
     if states:
         normed = device.read(state.normed, 0, 4 * len(states) * shape.hidden).view(np.float32).reshape(len(states), -1)
@@ -131,7 +128,7 @@ def _embed(state: State, rows: Sequence[Row]) -> list[Dispatch]:
     if state.embed is not None:
         return [state.embed]
     found = state.weights.look_up.rows([row.token for row in rows])
-    state.gpu.write(state.hidden, 0, found * np.float32(state.shape.embedding_scale))
+    state.gpu.write(state.hidden[0], 0, found * np.float32(state.shape.embedding_scale))
     return []
 
 
