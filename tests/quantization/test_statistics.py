@@ -9,7 +9,7 @@ import torch
 from rung.core.errors import BadFile, UsageError
 from rung.models import open_card
 from rung.models.reader import Reader
-from rung.quantization.network import Network
+from rung.quantization.network import Network, logits
 from rung.quantization.statistics import gather
 from tests.tiny import tiny_checkpoint
 
@@ -31,7 +31,7 @@ def logits_of(card, windows, override=lambda role: None):
         hidden = network.embed(windows)
         for layer in network.layers():
             hidden = network.forward(layer, hidden)
-        return network.logits(network.normed(hidden), network.weight(network.head_role))
+        return logits(card.decoder, network.normed(hidden), network.weight(network.head_role))
 
 
 @pytest.mark.parametrize("model_type", MODELS)

@@ -75,13 +75,30 @@ class Style(Protocol):
         ...
 
 
+class Rounder(Protocol):
+    """Rounds weights by what is known of the model; see ``rung.quantization.budget.Rounder``."""
+
+    @property
+    def digest(self) -> str:
+        """Return a digest of everything that the results depend on."""
+        ...
+
+    def takes(self, role: str, fmt: Format) -> bool:
+        """Return whether a tensor can be rounded to a format."""
+        ...
+
+    def encode(self, role: str, before: Encoded, fmt: Format, name: str) -> Encoded:
+        """Return a weight in a format."""
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
     """A result to be written. ``constants`` are tensors that are not in the source; ``pairs`` the metadata of GGUF.
 
     ``importance`` float32 [columns], by roles, is what the columns of a tensor count. ``small`` are further files of a
     folder. ``single``: one GGUF file, else a folder. ``notes`` is what a person
-    should know.
+    should know. ``rounder`` encodes the matrices that it takes.
     """
 
     card: ModelCard
@@ -93,6 +110,7 @@ class Job:
     small: dict[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     importance: dict[str, Floats] = field(default_factory=dict)
+    rounder: Rounder | None = None
 
     def layout(self) -> tuple[tuple[Planned, ...], dict[str, tuple[int, int]]]:
         """The files, and where each entry lies: its file and its first byte there."""

@@ -110,7 +110,11 @@ def _one(
     """One tensor as it is to be stored, and its record."""
     before = prepared(step, reader.read(step.tensor), threads)
     convert = encoding.convert if step.format in compiled else formats.convert
-    after = convert(before, step.format, step.tensor.name, threads, job.importance.get(step.tensor.role))
+    role = step.tensor.role
+    if job.rounder is not None and len(step.tensor.shape) > 1 and job.rounder.takes(role, step.format):
+        after = job.rounder.encode(role, before, step.format, step.tensor.name)
+    else:
+        after = convert(before, step.format, step.tensor.name, threads, job.importance.get(role))
     if step.format.name in ("f32", before.format.name):
         return after, {}
     lost = cost(before, after, threads, step.format in compiled)
@@ -194,4 +198,5 @@ def _work(job: Job, files: tuple[Planned, ...]) -> str:
         digest.update(name.encode() + data)
     for role, importance in job.importance.items():
         digest.update(role.encode() + importance.tobytes())
+    digest.update(b"" if job.rounder is None else job.rounder.digest.encode())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from rung import formats
 from rung.formats.codec import Floats
-from rung.models.card import ModelCard
+from rung.models.card import Decoder, ModelCard
 from rung.models.reader import Reader
 from rung.ops.decode_step.rope import Frequencies
 
@@ -118,12 +118,6 @@ class Network:
         """Return hidden states after the final norm."""
         return self.norm(hidden, self.weight("norm"))
 
-    def logits(self, states: Tensor, head: Tensor) -> Tensor:
-        """Return logits [..., vocabulary] of states after the final norm and the matrix of the head."""
-        made = states @ head.T
-        softcap = self.shape.logit_softcap
-        return made if softcap is None else torch.tanh(made / softcap) * softcap
-
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x / sqrt(mean(x^2) + epsilon) * weight over the last dimension."""
         mean = x.square().mean(dim=-1, keepdim=True)
@@ -147,6 +141,13 @@ class Network:
             scores = (scores * shape.attention_softcap).masked_fill(~mask, -torch.inf)
             gathered = scores.softmax(dim=-1) @ v
         return gathered.transpose(1, 2)
+
+
+def logits(shape: Decoder, states: Tensor, head: Tensor) -> Tensor:
+    """Return logits [T, vocabulary] of states [T, hidden] after the final norm and the matrix of the head."""
+    made = states @ head.T
+    softcap = shape.logit_softcap
+    return made if softcap is None else torch.tanh(made / softcap) * softcap
 
 
 def _mask(length: int, window: int | None) -> Tensor:

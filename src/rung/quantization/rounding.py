@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rung.core.errors import CannotEncode
 from rung.core.types import Format
@@ -33,9 +34,15 @@ class Metric:
 
     @functools.cached_property
     def factor(self) -> Floats:
-        """Return the upper Cholesky factor U of the inverse, ``inv(H) = U.T U``."""
-        inverse = np.linalg.inv(self.hessian.astype(np.float64))
-        found: Floats = np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T, np.float32)
+        """Return the upper Cholesky factor U of the inverse, ``inv(H) = U.T U``.
+
+        With rows and columns turned round, ``H = R R.T`` has an upper R, whose inverse is U.
+        """
+        turned = torch.from_numpy(self.hessian[::-1, ::-1].astype(np.float64))
+        lower = torch.linalg.cholesky(turned)
+        identity = torch.eye(len(lower), dtype=torch.float64)
+        inverse = torch.linalg.solve_triangular(lower, identity, upper=False).numpy()
+        found: Floats = np.ascontiguousarray(inverse[::-1, ::-1], np.float32)
         return found
 
     @property

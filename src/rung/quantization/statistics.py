@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from rung.core.settings import CACHE
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
-from rung.quantization.network import Layer, Network
+from rung.quantization.network import Layer, Network, logits
 
 #: Tokens of a window, windows that are computed at once, and tokens whose logits are.
 LENGTH, _BATCH, _LOGITS = 512, 2, 128
@@ -51,13 +52,28 @@ class Sensitivity:
     moments: Floats
     looked_up: tuple[Floats, Floats] | None = None
 
-    def divergence(self, change: Floats, rows: slice | Sequence[int] = slice(None)) -> float:
-        """Return the expected KL of a change [rows, in] of these rows."""
-        pairs = [(self.hessian, self.shares), *([] if self.looked_up is None else [self.looked_up])]
-        total = 0.0
-        for hessian, shares in pairs:
-            total += float(np.einsum("ij,ij,i->", change @ hessian, change, shares[rows], optimize=True))
-        return 0.5 * total
+    @property
+    def _pairs(self) -> list[tuple[Floats, Floats]]:
+        return [(self.hessian, self.shares), *([] if self.looked_up is None else [self.looked_up])]
+
+    def divergence(self, change: Floats) -> float:
+        """Return the expected KL of a change [out, in]."""
+        return 0.5 * sum(float(_squares(change, hessian) @ shares) for hessian, shares in self._pairs)
+
+    def sample(self, count: int) -> npt.NDArray[np.int64]:
+        """Return so many rows, those that matter most more often."""
+        likely = np.cumsum(np.mean([shares for _, shares in self._pairs], axis=0, dtype=np.float64))
+        places = (np.arange(count) + 0.5) / count * likely[-1]
+        found: npt.NDArray[np.int64] = np.searchsorted(likely, places).clip(max=len(likely) - 1)
+        return found
+
+    def sampled(self, change: Floats, rows: npt.NDArray[np.int64]) -> float:
+        """Return the KL that is expected of a weight of which these sampled rows change by [rows, in]."""
+        likely = np.mean([shares[rows] for _, shares in self._pairs], axis=0)
+        return 0.5 * sum(
+            float(np.mean(_squares(change, hessian) * shares[rows] / np.maximum(likely, 1e-30)))
+            for hessian, shares in self._pairs
+        )
 
     @property
     def metric(self) -> Floats:
@@ -65,11 +81,18 @@ class Sensitivity:
         return self.hessian if self.looked_up is None else self.hessian + self.looked_up[0]
 
 
+def _squares(change: Floats, hessian: Floats) -> npt.NDArray[np.float64]:
+    """Return ``d H d`` of each row."""
+    found: npt.NDArray[np.float64] = np.einsum("ij,ij->i", change @ hessian, change, dtype=np.float64)
+    return found
+
+
 class Statistics:
     """The statistics of one model on one text, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.digest = folder.name
         self.about: Mapping[str, object] = json.loads((folder / "about.json").read_text())
 
     @property
@@ -175,11 +198,11 @@ class _Pass:
         for first in range(0, len(flat), _LOGITS):
             hidden = flat[first : first + _LOGITS].clone().requires_grad_(True)
             x = network.norm(hidden, norm)
-            logits = network.logits(x, head)
-            _check(logits, network.head_role)
-            p = logits.detach().softmax(dim=1)
+            made = logits(self.card.decoder, x, head)
+            _check(made, network.head_role)
+            p = made.detach().softmax(dim=1)
             drawn = torch.multinomial(p, 1, generator=generator)
-            surprise = -logits.log_softmax(dim=1).gather(1, drawn).sum()
+            surprise = -made.log_softmax(dim=1).gather(1, drawn).sum()
             (out[first : first + _LOGITS],) = torch.autograd.grad(surprise, hidden)
             found.add(x.detach(), p * (1 - p))
         found.write(self.folder, network.head_role)

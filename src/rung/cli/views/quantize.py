@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rung.conversion.job import Job
     from rung.conversion.writing import Written
+    from rung.quantization.divergence import Measured
 
 
 def table_of(written: Sequence[Written]) -> Table:
@@ -125,3 +126,18 @@ def errors_by_layer(written: Sequence[Written]) -> dict[str, list[tuple[float, f
             parts = each.step.tensor.role.split(".")
             found.setdefault(parts[-1], []).append((int(parts[1]) if len(parts) > 1 else -1, each.cost.db))
     return found
+
+
+def planned_line(expected: dict[str, Any]) -> str:
+    """Return ``97 MB, expected KL 0.013: 120 x q4_0, 91 x q5_1``."""
+    formats = ", ".join(f"{count} x {name}" for name, count in sorted(expected["formats"].items()))
+    return f"{size(expected['file_bytes'])}, expected KL {expected['expected_kl']:.2g}: {formats}"
+
+
+def measured_line(expected: float | None, measured: Measured) -> str:
+    """Return the KL on other text beside what was expected, perplexities, and changed first choices."""
+    beside = "" if expected is None else f", expected {expected:.2g}"
+    return (
+        f"KL {measured.divergence:.2g}{beside} on {measured.tokens:,} tokens of other text · perplexity "
+        f"{measured.perplexity_before:.2f} -> {measured.perplexity:.2f} · {measured.flips:.1%} of first choices changed"
+    )

@@ -11,14 +11,32 @@ from rung.cli import options
 
 if TYPE_CHECKING:
     from rung.conversion.job import Job
+    from rung.conversion.within_budget import Budget
     from rung.conversion.writing import Written
+    from rung.core.types import Format
+    from rung.models.card import ModelCard
 
 Source = Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, or a hub name.", metavar="SRC")]
 Target = Annotated[str, typer.Argument(help="FILE.gguf, or a folder that is to be made.", metavar="DST")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
 _Format = Annotated[
-    str, typer.Option("--format", help="A format (rung formats) or a mixture: q4_k_m, q5_k_s.", show_default=False)
+    str | None,
+    typer.Option("--format", help="A format (rung formats) or a mixture: q4_k_m, q5_k_s.", show_default=False),
 ]
+_Size = Annotated[
+    str | None, typer.Option("--size", help="Make the best GGUF file of at most this size: 120MB.", show_default=False)
+]
+_MaxKl = Annotated[
+    float | None,
+    typer.Option(
+        "--max-kl", help="Make the smallest GGUF file within this KL, in nats a token: 0.02.", show_default=False
+    ),
+]
+_Text = Annotated[
+    Path | None,
+    typer.Option("--text", help="Round for, and judge by, this text; by default one of all sorts.", show_default=False),
+]
+_Plan = Annotated[bool, typer.Option("--plan", help="Choose the formats of --size or --max-kl, and write nothing.")]
 _Keep = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,7 +65,11 @@ _Picture = Annotated[
 def quantize(
     source: Source,
     target: Target,
-    format: _Format,
+    format: _Format = None,
+    size: _Size = None,
+    max_kl: _MaxKl = None,
+    text: _Text = None,
+    plan: _Plan = False,
     keep: _Keep = None,
     kind: _As = None,
     importance: _Importance = None,
@@ -58,7 +80,7 @@ def quantize(
     json: options.Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Store a model in a format, a tensor at a time, and say what each tensor lost.
+    """Store a model in a format, or within a size or a KL, and say what was lost.
 
     A run that was stopped goes on where it was when the same command is given again.
     """
@@ -68,6 +90,11 @@ def quantize(
 
     if picture is not None:
         check_curves(Path(picture))
+    if plan or format is None or any(each is not None for each in (size, max_kl, text)):
+        budget = budget_of(format, size, max_kl, text, plan, importance, kind_of(Path(target), kind))
+        card = opened(source, target, offline, revision, quiet or json)
+        within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet)
+        return
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
     card = opened(source, target, offline, revision, quiet or json)
@@ -147,3 +174,78 @@ def report(
         if by_role and any(each.cost for each in written):
             out.print(table_of(written))
         out.print(whole_line(job, written, seconds, target))
+
+
+def budget_of(
+    format: str | None, size: str | None, max_kl: float | None, text: Path | None, plan: bool, importance: str | None,
+    kind: str,
+) -> Budget:  # fmt: skip
+    """Return the budget. Raises ``UsageError`` for options that are missing, that exclude each other, or make no
+    sense."""
+    from rung.conversion.within_budget import Budget
+    from rung.core.errors import UsageError
+    from rung.core.text import parse_size
+
+    if sum(each is not None for each in (format, size, max_kl)) != 1:
+        ways = ["--size 120MB", "--max-kl 0.02", "--format q4_k_m"]
+        raise UsageError("Say how small or how good the file must be, by one of three options.", (), ways)
+    if kind != "gguf":
+        raise UsageError(
+            "Within a budget rung writes GGUF files.", (), ["a DST that ends in .gguf"], code="format-does-not-suit"
+        )
+    if importance is not None:
+        raise UsageError("--importance goes with --format alone: a text says more.", (), ["leave out --importance"])
+    if plan and format is not None:
+        raise UsageError("--plan shows the choice of --size or --max-kl.", (), ["rung plan MODEL --format q4_k_m"])
+    if max_kl is not None and not 0 < max_kl < float("inf"):
+        raise UsageError(f"--max-kl {max_kl:g} is no KL.", (), ["--max-kl 0.02"], code="value-out-of-range")
+    try:
+        return Budget(None if size is None else parse_size(size), max_kl, format)
+    except ValueError as error:
+        raise UsageError(f"--size {size}: {error}", (), ["--size 120MB"], code="value-out-of-range") from error
+
+
+def within(
+    card: ModelCard, target: str, budget: Budget, text: Path | None, keep: dict[str, Format], threads: int | None,
+    plan: bool, json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Choose and write, and judge what was written; with ``plan`` choose only."""
+    from collections import Counter
+
+    from rung.cli.views.output import note, print_json
+    from rung.cli.views.progress import bar
+    from rung.cli.views.quantize import as_json, measured_line, planned_line
+    from rung.conversion.within_budget import Calibration, budgeted
+    from rung.engine import process_memory
+    from rung.kernels.cpu import target as level
+    from rung.models import open_card
+    from rung.quantization.divergence import Reference
+
+    process_memory.need_software(what="judging a model by a text")
+    count = process_memory.threads(threads)
+    level.configure(count)
+    with bar(quiet or json, counted=True) as progress:
+        found = Calibration(card, text, count, progress.update)
+        job, choice = budgeted(found, budget, keep)
+    expected: dict[str, Any] = {
+        "expected_kl": None if choice is None else choice.divergence,
+        "formats": dict(Counter(step.format.name for step in job.steps if len(step.tensor.shape) > 1)),
+        "file_bytes": job.layout()[0][0].length,
+        "text": found.name,
+    }
+    if plan:
+        if json:
+            print_json(expected)
+        else:
+            print(planned_line(expected))
+        return
+    written, seconds = done(job, target, threads, quiet or json)
+    measured = Reference(card, found.held_out).compare(open_card(Path(target)))
+    if json:
+        print_json(as_json(job, written, seconds, target) | expected | {"measured": measured.to_json()})
+        return
+    report(job, written, seconds, target, json, quiet, by_role=True)
+    if not quiet:
+        print(measured_line(expected["expected_kl"], measured))
+    if budget.max_kl is not None and measured.divergence > budget.max_kl:
+        note(f"the KL is above --max-kl {budget.max_kl:g} on the part of the text that nothing was chosen by")

@@ -1,0 +1,110 @@
+"""Measure KL at equal bytes: ``rung quantize --size`` beside ``llama-quantize`` with its own imatrix of the same text.
+
+    python benchmarks/quantization/equal_bytes.py ORIGINAL.gguf --llama-cpp BUILD/bin [--names Q4_0 Q4_K_M] [--judge]
+
+ORIGINAL is a GGUF file in f32 or bf16 (``originals.py``). Both programs see the same text; the KL of both files is
+measured on text of the same kinds that neither saw, in exact arithmetic on the decoded weights, and with ``--judge`` by
+llama-perplexity too, which quantizes activations. A cell says how many matrices are no K-quants because blocks of 256
+do not divide their rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from texts import mixed
+
+from rung.conversion.within_budget import Budget, Calibration, budgeted
+from rung.conversion.writing import write
+from rung.engine.tokenizers.tokenizer import Tokenizer
+from rung.kernels.cpu import target
+from rung.models.lookup import find_card
+from rung.quantization.divergence import Reference
+from rung.quantization.text import windows
+
+NAMES = ("Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_K_M", "IQ4_XS")
+#: Characters of the text that both see, and tokens of the other one.
+_CHARACTERS, _TOKENS = 30_000, 2048
+
+
+def call(program: Path, *arguments: Any) -> str:
+    """Run a program of llama.cpp and return what it said. Raises ``SystemExit`` where it fails."""
+    done = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{program.name} ended with {done.returncode}:\n{done.stderr[-1500:]}")
+    return done.stdout + done.stderr
+
+
+class Judge:
+    """llama-perplexity with the logits of the original."""
+
+    def __init__(self, build: Path, original: str, text: Path, folder: Path) -> None:
+        self.program, self.text, self.base = build / "llama-perplexity", text, folder / "base.kld"
+        call(self.program, "-m", original, "-f", text, "-c", 512, "-t", 2, "--kl-divergence-base", self.base)
+
+    def kl(self, file: Path) -> float:
+        """Return the mean KL of a file."""
+        options = ("-c", 512, "-t", 2, "--kl-divergence-base", self.base, "--kl-divergence")
+        said = call(self.program, "-m", file, "-f", self.text, *options)
+        found = re.search(r"Mean\s+KLD:\s*([0-9.eE+-]+)", said)
+        if found is None:
+            raise SystemExit(f"llama-perplexity says no KL:\n{said[-800:]}")
+        return float(found[1])
+
+
+def main() -> None:
+    """Print a row for each mixture, then the largest and the median ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("original")
+    parser.add_argument("--llama-cpp", type=Path, required=True)
+    parser.add_argument("--names", nargs="+", default=NAMES)
+    parser.add_argument("--judge", action="store_true")
+    given = parser.parse_args()
+    target.configure(2)
+    card = find_card(given.original, offline=True)
+    with tempfile.TemporaryDirectory(dir=Path(given.original).parent) as place:
+        folder = Path(place)
+        text, other = folder / "text.txt", folder / "other.txt"
+        text.write_text(mixed("calibration", _CHARACTERS))
+        other.write_text(mixed("held-out", _CHARACTERS))
+        began = time.monotonic()
+        found = Calibration(card, text, 2, lambda label, done, total: None)
+        print(f"statistics and options of rung: {time.monotonic() - began:.0f} s", flush=True)
+        importance = folder / "imatrix.gguf"
+        call(given.llama_cpp / "llama-imatrix", "-m", given.original, "-f", text, "-o", importance, "-c", 512, "-t", 2)
+        reference = Reference(card, windows(Tokenizer.from_card(card), other.read_text(), 512, _TOKENS))
+        judge = Judge(given.llama_cpp, given.original, other, folder) if given.judge else None
+        ratios = [cell(name, given, folder, importance, found, reference, judge) for name in given.names]
+    print(f"largest ratio {max(ratios):.2f} (bar 0.70), median {median(ratios):.2f} (bar 0.55)")
+
+
+def cell(
+    name: str, given: Any, folder: Path, importance: Path, found: Calibration, reference: Reference, judge: Judge | None
+) -> float:
+    """Print one row and return the ratio of both KL."""
+    theirs, ours = folder / f"{name}-llama.gguf", folder / f"{name}-rung.gguf"
+    call(given.llama_cpp / "llama-quantize", "--imatrix", importance, given.original, theirs, name, 2)
+    job, choice = budgeted(found, Budget(size=theirs.stat().st_size), {})
+    write(job, ours, 2)
+    cards = [find_card(str(file), offline=True) for file in (theirs, ours)]
+    kl = [reference.compare(card).divergence for card in cards]
+    plain = sum(len(each.shape) > 1 and not each.format.endswith("_k") for each in cards[0].tensors)
+    matrices = sum(len(each.shape) > 1 for each in cards[0].tensors)
+    words = f"{name}: {theirs.stat().st_size:,} and {ours.stat().st_size:,} bytes, KL {kl[0]:.5f} and {kl[1]:.5f}"
+    expected = "" if choice is None else f" (expected {choice.divergence:.5f})"
+    judged = "" if judge is None else f", by llama-perplexity {judge.kl(theirs):.5f} and {judge.kl(ours):.5f}"
+    print(f"{words}{expected}, ratio {kl[1] / kl[0]:.2f}{judged}; {plain} of {matrices} no K-quants", flush=True)
+    for file in (theirs, ours):
+        file.unlink()
+    return kl[1] / kl[0]
+
+
+if __name__ == "__main__":
+    main()

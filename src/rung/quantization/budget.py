@@ -1,0 +1,220 @@
+"""Choose a format for each tensor within a budget of bytes or of divergence.
+
+What a tensor costs in a format is expected from its statistics, on a sample of its rows, rounded as they would be. Sums
+over the tensors of a kind (``q``, ``down``) are then corrected by real passes: errors of many layers meet, and those of
+keys and values are seen by many positions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from rung import formats
+from rung.core.errors import UsageError
+from rung.core.text import size as sized
+from rung.core.types import Format
+from rung.formats import Encoded
+from rung.formats.codec import Floats
+from rung.formats.grids import has_grid
+from rung.models.card import ModelCard, Tensor
+from rung.models.reader import Reader
+from rung.quantization.divergence import Reference
+from rung.quantization.rounding import Metric, round_weight
+from rung.quantization.statistics import Statistics
+
+#: What a tensor may become; those whose blocks do not divide its rows are left out.
+CANDIDATES = ("q3_k", "q4_0", "iq4_nl", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0")
+#: Rows of a tensor that are tried.
+_ROWS = 64
+#: KL that a kind of tensors is tried at: large enough to be seen, small enough to be of second order.
+_TRIED = 0.02
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One format of one tensor: its bytes, and the KL that is expected of it."""
+
+    format: Format
+    bytes: int
+    divergence: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A format for each matrix, by role: bytes in all, and the expected KL."""
+
+    formats: Mapping[str, Format]
+    bytes: int
+    divergence: float
+
+
+class Rounder:
+    """Rounds the weights of a model by its statistics."""
+
+    def __init__(self, statistics: Statistics, threads: int) -> None:
+        self.statistics, self._threads = statistics, threads
+        self._reached = frozenset(statistics.roles)
+        self._last: tuple[str, Metric] | None = None
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the statistics, on which the results depend."""
+        return self.statistics.digest
+
+    def takes(self, role: str, fmt: Format) -> bool:
+        """Return whether a tensor has statistics, and the format a grid."""
+        return role in self._reached and has_grid(fmt)
+
+    def metric(self, role: str) -> Metric:
+        """Return the metric of a tensor's errors; that of the last tensor is kept."""
+        if self._last is None or self._last[0] != role:
+            self._last = role, Metric(self.statistics.of(role).metric)
+        return self._last[1]
+
+    def encode(self, role: str, before: Encoded, fmt: Format, name: str) -> Encoded:
+        """Return a weight in a format. Raises ``CannotEncode``."""
+        if before.format == fmt:
+            return before
+        return round_weight(formats.decode(before, threads=self._threads), fmt, self.metric(role), self._threads, name)
+
+
+def kind_of(role: str) -> str:
+    """Return the role without its layer."""
+    return role.rpartition(".")[2]
+
+
+def matrices(card: ModelCard) -> tuple[Tensor, ...]:
+    """Return the tensors that a format is chosen for."""
+    return tuple(tensor for tensor in card.tensors if len(tensor.shape) > 1 and tensor.shape[0] > 1)
+
+
+def options_of(card: ModelCard, rounder: Rounder, progress: Progress) -> dict[str, tuple[Option, ...]]:
+    """Return the options of each matrix. One that the text does not reach has only q8_0, or f16."""
+    found, listed = {}, matrices(card)
+    with Reader(card) as reader:
+        for number, tensor in enumerate(listed):
+            progress(f"trying formats of {tensor.name}", number, len(listed))
+            names = CANDIDATES if tensor.role in rounder.statistics.roles else ("q8_0", "f16")
+            usable = [formats.get(name) for name in names if formats.get(name).divides(tensor.shape[-1])]
+            if tensor.role in rounder.statistics.roles and usable:
+                found[tensor.role] = _tried(tensor, reader, rounder, usable)
+            else:
+                best = (usable or [formats.get("f16")])[0]
+                found[tensor.role] = (Option(best, best.bytes(tensor.shape), 0.0),)
+            reader.done(tensor)
+    return found
+
+
+def _tried(tensor: Tensor, reader: Reader, rounder: Rounder, usable: Iterable[Format]) -> tuple[Option, ...]:
+    stored, sensitivity = reader.read(tensor), rounder.statistics.of(tensor.role)
+    rows = sensitivity.sample(_ROWS)
+    weights = np.concatenate([formats.decode(stored, slice(row, row + 1)) for row in rows])
+    raw = Encoded(formats.get("f32"), weights.shape, {"data": weights.view(np.uint8)})
+    made = []
+    for fmt in usable:
+        change = formats.decode(rounder.encode(tensor.role, raw, fmt, tensor.name)) - weights
+        expected = sensitivity.sampled(change, rows)
+        made.append(Option(fmt, fmt.bytes(tensor.shape), expected))
+    return tuple(made)
+
+
+def corrected(
+    card: ModelCard,
+    rounder: Rounder,
+    options: Mapping[str, tuple[Option, ...]],
+    reference: Reference,
+    progress: Progress,
+) -> dict[str, tuple[Option, ...]]:
+    """Return options whose KL is multiplied by what a real pass of each kind of tensor finds of its expectation."""
+    kinds = sorted({kind_of(role) for role, listed in options.items() if len(listed) > 1})
+    factors: dict[str, float] = {}
+    for number, kind in enumerate(kinds):
+        progress(f"a pass with {kind} rounded", number, len(kinds))
+        of_kind = {role: each for role, each in options.items() if kind_of(role) == kind and len(each) > 1}
+        count = min(len(each) for each in of_kind.values())
+        sums = [sum(each[place].divergence for each in of_kind.values()) for place in range(count)]
+        place = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
+        chosen = {role: each[place].format for role, each in of_kind.items()}
+        measured = reference.compare(card, rounded(card, rounder, chosen)).divergence
+        factors[kind] = float(np.clip(measured / max(sums[place], 1e-12), 0.1, 20))
+    return {
+        role: tuple(replace(each, divergence=each.divergence * factors.get(kind_of(role), 1.0)) for each in listed)
+        for role, listed in options.items()
+    }
+
+
+def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format]) -> Callable[[str], Floats | None]:
+    """Return a function that gives the rounded weights of the chosen roles, and None for others."""
+    by_role = {tensor.role: tensor for tensor in card.tensors}
+
+    @functools.lru_cache(maxsize=1)  # an embedding that is the head too is asked for twice
+    def weights(role: str) -> Floats | None:
+        if role not in chosen:
+            return None
+        with Reader(card) as reader:
+            stored = reader.read(by_role[role])
+            return formats.decode(rounder.encode(role, stored, chosen[role], role))
+
+    return weights
+
+
+def choose(options: Mapping[str, Sequence[Option]], most_bytes: int | None, most_divergence: float | None) -> Choice:
+    """Return the mixture with the least KL of at most so many bytes, or with the fewest bytes of at most so much KL.
+
+    The steps along the lower convex hull of each tensor are taken by what a byte gains, the best first: the result is
+    the best one of its size. Raises ``UsageError`` where no mixture is small or good enough.
+    """
+    hulls = {role: hull(listed) for role, listed in options.items()}
+    steps = sorted(
+        (-(before.divergence - after.divergence) / (after.bytes - before.bytes), role, place)
+        for role, found in hulls.items()
+        for place, (before, after) in enumerate(pairwise(found))
+    )
+    at = dict.fromkeys(hulls, 0)
+    size, divergence = (sum(getattr(found[0], name) for found in hulls.values()) for name in ("bytes", "divergence"))
+    if most_bytes is not None and size > most_bytes:
+        raise UsageError(
+            "No mixture is so small.",
+            [f"the smallest has {sized(size)} of weights, {size - most_bytes:,} bytes more than there is room for"],
+            ["a larger --size", "--max-kl 0.1, for a size that is good enough"],
+            code="value-out-of-range",
+        )
+    for _, role, place in steps:
+        if most_divergence is not None and divergence <= most_divergence:
+            break
+        before, after = hulls[role][place : place + 2]
+        if at[role] != place or (most_bytes is not None and size + after.bytes - before.bytes > most_bytes):
+            continue
+        at[role] = place + 1
+        size += after.bytes - before.bytes
+        divergence += after.divergence - before.divergence
+    if most_divergence is not None and divergence > most_divergence:
+        raise UsageError(
+            f"No mixture comes so near: the best one has an expected KL of {divergence:.2g}.",
+            [],
+            [f"--max-kl {divergence * 1.2:.2g}", "rung convert MODEL DST --format bf16"],
+            code="value-out-of-range",
+        )
+    return Choice({role: hulls[role][place].format for role, place in at.items()}, size, divergence)
+
+
+def hull(listed: Sequence[Option]) -> tuple[Option, ...]:
+    """Return the options on the lower convex hull of (bytes, KL), the smallest first."""
+    found: list[Option] = []
+    for each in sorted(listed, key=lambda one: (one.bytes, one.divergence)):
+        if found and (each.divergence >= found[-1].divergence or each.bytes == found[-1].bytes):
+            continue
+        while len(found) > 1 and _gain(found[-2], found[-1]) <= _gain(found[-2], each):
+            found.pop()
+        found.append(each)
+    return tuple(found)
+
+
+def _gain(before: Option, after: Option) -> float:
+    return (before.divergence - after.divergence) / (after.bytes - before.bytes)

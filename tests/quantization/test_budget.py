@@ -1,0 +1,128 @@
+"""The choice of formats within a budget, beside every mixture that there is, and the command from end to end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import gguf
+import numpy as np
+import pytest
+
+from rung import formats
+from rung.cli.app import main
+from rung.core.errors import UsageError
+from rung.quantization.budget import Option, choose, hull
+from tests.tiny import gguf_vocabulary, tiny_checkpoint
+
+
+def option(size, divergence, name="q4_0"):
+    return Option(formats.get(name), size, divergence)
+
+
+def random_options(seed, tensors=4, each=4):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(10, 100, (tensors, each))
+    return {str(t): [option(int(s), float(rng.exponential() / s)) for s in sizes[t]] for t in range(tensors)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_choice_is_the_best_of_all_mixtures_of_its_size(seed):
+    options = random_options(seed)
+    mixtures = [
+        (sum(one.bytes for one in each), sum(one.divergence for one in each))
+        for each in itertools.product(*options.values())
+    ]
+    room = int(np.median([size for size, _ in mixtures]))
+    found = choose(options, room, None)
+    assert found.bytes <= room
+    assert found.divergence == pytest.approx(min(d for s, d in mixtures if s <= found.bytes), rel=1e-9)
+    goal = float(np.median([d for _, d in mixtures]))
+    near = choose(options, None, goal)
+    assert near.divergence <= goal
+    assert near.divergence == pytest.approx(min(d for s, d in mixtures if s <= near.bytes), rel=1e-9)
+
+
+def test_budgets_that_no_mixture_meets_are_refused():
+    options = {"a": [option(10, 0.5), option(20, 0.1)]}
+    with pytest.raises(UsageError, match="so small") as error:
+        choose(options, 9, None)
+    assert "1 bytes more" in str(error.value.facts)
+    with pytest.raises(UsageError, match=r"0\.1"):
+        choose(options, None, 0.05)
+    assert choose(options, 10, None).bytes == 10
+
+
+def test_a_hull_is_convex_and_has_no_format_that_another_one_beats():
+    found = hull(
+        [option(10, 1.0), option(20, 1.0), option(20, 0.9), option(30, 0.1), option(40, 0.05), option(40, 0.2)]
+    )
+    assert [(one.bytes, one.divergence) for one in found] == [(10, 1.0), (30, 0.1), (40, 0.05)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("budget")
+    tiny_checkpoint(folder / "model", "llama", vocab_size=320, hidden_size=64, intermediate_size=256)
+    gguf_vocabulary(folder / "model")
+    (folder / "text.txt").write_text(" ".join(f"{n} times {n + 1} is {n * n + n}." for n in range(400)))
+    return folder
+
+
+def quantize(capsys, model, *options):
+    with pytest.raises(SystemExit) as ended:
+        main(["quantize", str(model / "model"), *map(str, options)])
+    out, said = capsys.readouterr()
+    return ended.value.code, out, said
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_file_is_never_larger_than_its_size_and_says_what_to_expect(model, tmp_path, capsys):
+    text = ("--text", model / "text.txt")
+    whole = sum(path.stat().st_size for path in (model / "model").glob("*.safetensors"))
+    target = tmp_path / "a.gguf"
+    code, out, _ = quantize(capsys, model, target, "--size", whole // 4, *text, "--json")
+    assert code in (0, None)
+    said = json.loads(out)
+    assert target.stat().st_size == said["file_bytes"] <= whole // 4
+    assert said["expected_kl"] > 0
+    assert said["measured"]["divergence"] > 0
+    assert gguf.GGUFReader(target).fields["rung.quantization.expected_kl"].parts[-1][0] == pytest.approx(
+        said["expected_kl"], rel=1e-6
+    )
+    code, out, _ = quantize(
+        capsys, model, tmp_path / "b.gguf", "--max-kl", said["expected_kl"], *text, "--plan", "--json"
+    )
+    assert json.loads(out)["expected_kl"] <= said["expected_kl"]
+    assert not (tmp_path / "b.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "one of three options"),
+        (("--size", "1MB", "--max-kl", "0.1"), "one of three options"),
+        (("--size", "huge"), "is not a size"),
+        (("--max-kl", "-1"), "no KL"),
+        (("--format", "q4_0", "--plan"), ""),
+        (("--size", "3000"), "No mixture is so small"),
+    ],
+)
+def test_budgets_that_make_no_sense(model, tmp_path, capsys, options, said):
+    given = [*options, "--text", model / "text.txt"]
+    code, _, error = quantize(capsys, model, tmp_path / "a.gguf", *given)
+    assert code == 2
+    assert said in error
+    assert not (tmp_path / "a.gguf").exists()
+
+
+@pytest.mark.parametrize(("text", "said"), [("a", "one token"), ("", "empty"), ("one two three", "too few")])
+def test_texts_that_show_nothing_are_refused(model, tmp_path, capsys, text, said):
+    (tmp_path / "t.txt").write_text(text)
+    code, _, error = quantize(capsys, model, tmp_path / "a.gguf", "--size", "1MB", "--text", tmp_path / "t.txt")
+    assert code == 2, error
+    assert said in error
