@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 
 import pytest
 
@@ -78,6 +79,7 @@ def test_streams_and_other_clients_keep_to_forms_too(openai_client, server):
         {"grammar": "root ::= ("},
         {"structured_outputs": {"regex": "("}},
         {"structured_outputs": {"regex": "(a{1000}){1000}{1000}"}},
+        {"response_format": {"type": "json_object", "schema": {"type": "integer", "multipleOf": 999983}}},
         {"grammar": 'root ::= "a"', "structured_outputs": {"regex": "a"}},
     ],
 )
@@ -88,3 +90,22 @@ def test_a_form_that_cannot_be_met_is_refused_and_harms_nobody(server, form):
     assert status == 400, answer
     assert answer["error"]["message"]
     assert server.engine() == engine
+
+
+def test_a_form_that_takes_too_long_is_refused_in_seconds_and_stops_nobody(server):
+    """Its compiling would have kept the whole engine busy for minutes."""
+    schema = {"type": "integer", "multipleOf": 999979}
+    body = {"messages": HELLO, "max_tokens": 5, "response_format": {"type": "json_object", "schema": schema}}
+    refused: list[tuple[int, dict]] = []
+    thread = threading.Thread(target=lambda: refused.append(server.call("/v1/chat/completions", body)[:2]))
+    thread.start()
+    others = 0
+    while thread.is_alive():
+        assert server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 5})[0] == 200
+        others += 1
+    ((status, answer),) = refused
+    assert status == 400
+    assert "takes more than 2 s" in answer["error"]["message"]
+    assert others > 5
+    fine = {**body, "response_format": {"type": "json_object", "schema": {"type": "integer", "multipleOf": 7}}}
+    assert server.call("/v1/chat/completions", {**fine, "max_tokens": 60})[0] == 200

@@ -73,6 +73,7 @@ def load(
     draft: str | None = None,
     prefix_cache: str | None = None,
     cache_type: str | None = None,
+    reserved: int = 0,
     typed: Typed | None = None,
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
@@ -90,7 +91,7 @@ def load(
     ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
     ``prefix_cache`` (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later processes.
     ``cache_type`` (f32, f16, q8_0; None or auto: the plan's choice) is what keys and values are stored in.
-    ``typed`` is what ways out of a refusal repeat.
+    ``reserved`` bytes of each budget are for the caller. ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     process_memory.need_software(process_memory.LEAN)
@@ -100,7 +101,7 @@ def load(
     )
     folder = _prefix_folder(prefix_cache, card)
     changes = _read_adapters(adapters, card)
-    reserved = sum(change.nbytes for several in changes.values() for change in several)
+    reserved += sum(change.nbytes for several in changes.values() for change in several)
 
     find_draft = partial(open_draft, larger=card, offline=offline, progress=progress, on_note=on_note)
     drafting = None if draft is None else DraftModel(find_draft(draft))

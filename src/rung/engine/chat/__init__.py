@@ -9,12 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import subprocess
-import sys
 import threading
-import time
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +17,12 @@ from typing import Any
 
 from rung.core.errors import TemplateError
 from rung.core.text import size
+from rung.run.script_process import ScriptProcess
 
 SECONDS = 2.0
 CHARACTERS = 16 * 2**20
 _MOST_SOURCE = 2**20
-_START_SECONDS = 60.0
+_SCRIPT = Path(__file__).with_name("child.py")
 _MARK = "system text 5d1f"
 #: Marks around what models think before they answer, as DeepSeek and Qwen write them and most others since.
 REASONING_OPEN, REASONING_CLOSE = "<think>", "</think>"
@@ -52,7 +48,7 @@ class Template:
     def _start(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._child: _Child | None = _Child()
+        self._child: ScriptProcess | None = ScriptProcess(_SCRIPT)
 
     def render(
         self,
@@ -126,7 +122,7 @@ class Template:
             self._start()
         with self._lock:
             # nobody else's from here: after an interrupt its answer, which may still come, is to no later question
-            child, self._child = self._child or _Child(), None
+            child, self._child = self._child or ScriptProcess(_SCRIPT), None
             try:
                 found = child.ask({"source": self._source, "variables": variables, **limits}, self._seconds)
             except BaseException:
@@ -192,75 +188,3 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
             turn["content"] = f"{system}\n\n{turn['content']}"
             return list(turns)
     return [{"role": "user", "content": system}, *turns]
-
-
-#: The child imports what this process does, wherever that lies, and nothing of rung.
-_RUN = (
-    "import json, sys; sys.path[:], script = json.loads(sys.argv[1]); "
-    "exec(compile(open(script, encoding='utf-8').read(), script, 'exec'))"
-)
-
-
-class _Child:
-    """The process that renders: one request at a time."""
-
-    def __init__(self) -> None:
-        script = Path(__file__).with_name("child.py")
-        self._process = subprocess.Popen(
-            # -P: nothing of the current folder stands for a module.
-            [sys.executable, "-P", "-X", "utf8", "-c", _RUN, json.dumps([sys.path, str(script)])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the answer, not for this process
-        )
-        self._ready = False
-        self._rest = b""
-        self._finish = weakref.finalize(self, _end, self._process, os.getpid())
-
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
-        """The answer, or None when there is none in time or the process has ended."""
-        if not self._ready:
-            if self._line(time.monotonic() + _START_SECONDS) is None:
-                return None
-            self._ready = True
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            return None  # it has ended
-        line = self._line(time.monotonic() + seconds)
-        found = json.loads(line) if line else None
-        return found if isinstance(found, dict) else None
-
-    def _line(self, deadline: float) -> bytes | None:
-        assert self._process.stdout is not None
-        channel = self._process.stdout.fileno()
-        parts = [self._rest]
-        while b"\n" not in parts[-1]:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([channel], [], [], left)[0]:
-                return None
-            data = os.read(channel, 2**20)
-            if not data:
-                return None
-            parts.append(data)
-        line, _, self._rest = b"".join(parts).partition(b"\n")
-        return line
-
-    def end(self) -> None:
-        """Ends the process."""
-        self._finish()
-
-
-def _end(process: subprocess.Popen[bytes], parent: int) -> None:
-    if os.getpid() == parent:  # not in a fork of it
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:
-                continue  # what was still to be written has no reader any more

@@ -69,6 +69,9 @@ if TYPE_CHECKING:
 _PREPARING = 2
 #: Of what a plan takes beside Python, the share that the next one goes without where memory was short.
 _LESS = 0.2
+#: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
+#: threads that prepare requests keep (``benchmarks/server/hostile.py``).
+_REQUESTS = 64 * 2**20
 #: Exit status where a process cannot go on: a new one may.
 LOST = 75
 
@@ -445,7 +448,7 @@ def _info(model: Model) -> protocol.ModelInfo:
         context=plan.context,
         parallel=1 if encodes else model.scheduler.parallel,
         vocabulary=model.tokenizer.size,
-        memory=int(model.report.predicted["memory_bytes"]),
+        memory=int(model.report.predicted["memory_bytes"]) + _REQUESTS,
         chats=not encodes and bool(model.card.chat_template),
         writes=not encodes,
         family=model.card.decoder.model_type if isinstance(model.card, ModelCard) else "",
@@ -459,7 +462,8 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
     """Load a model. A card that is simulated is until ``simulations`` ends."""
 
     def wait_for_room(plan: Plan, devices: Sequence[Device]) -> None:
-        channel.send(Planned({each.device: each.memory.most for each in plan.placements}))
+        more = {"cpu": _REQUESTS}
+        channel.send(Planned({each.device: each.memory.most + more.get(each.device, 0) for each in plan.placements}))
         if not isinstance(next(messages, None), Proceed):
             os._exit(0)  # nobody wants it any more
 
@@ -476,6 +480,7 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
     return load(
         message.model,
         **options,
+        reserved=_REQUESTS,
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
         on_plan=wait_for_room,

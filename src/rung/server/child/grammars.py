@@ -1,13 +1,15 @@
 """Answers of a form that a request names: masks of tokens by llguidance, of JSON schemas, regular expressions and GBNF.
 
-Imported by engines only. A grammar is compiled where a request is prepared, beside the steps of others, within
-llguidance's limits on time and memory.
+Imported by engines only. A grammar is compiled where a request is prepared, beside the steps of others: first in a
+process of its own with limits on time and memory (``grammar_check.py``), then here. The last few are kept.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import llguidance
 import numpy as np
@@ -16,10 +18,12 @@ import numpy.typing as npt
 from rung.core.errors import UsageError
 from rung.engine.model import Model
 from rung.engine.scheduling.kv_cache import common_length
+from rung.run.script_process import ScriptProcess
 from rung.server.protocol import Grammar
 
-#: JSON without blanks that nobody needs: a model might write them for ever.
-_COMPACT: Any = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+#: Seconds that a grammar may take to compile, and grammars that are kept.
+SECONDS, _KEPT = 2.0, 16
+_SCRIPT = Path(__file__).with_name("grammar_check.py")
 
 
 class _Vocabulary:
@@ -47,21 +51,37 @@ class Grammars:
         self._count = model.backend.vocabulary
         wrapper = llguidance.TokenizerWrapper(_Vocabulary(model, ends))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=self._count, eos_token=ends)
+        self._lock = threading.Lock()
+        self._check: ScriptProcess | None = None
+        self._matchers: OrderedDict[Grammar, llguidance.LLMatcher] = OrderedDict()
 
     def compile(self, grammar: Grammar) -> llguidance.LLMatcher:
-        """Return the matcher of a grammar. Raises ``UsageError`` for one that is none, is too large, or uses what
-        llguidance does not hold."""
-        try:
-            if grammar.kind == "json_schema":
-                text = llguidance.LLMatcher.grammar_from_json_schema(grammar.text, overrides=_COMPACT)
-            else:
-                text = llguidance.grammar_from(grammar.kind, grammar.text)
-        except ValueError as error:
-            raise _refused(grammar, str(error)) from error
-        matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0)
-        if matcher.is_error():
-            raise _refused(grammar, matcher.get_error())
-        return matcher
+        """Return the matcher of a grammar. Raises ``UsageError`` for one that is none, is too large, takes too long, or
+        uses what llguidance does not hold. Any thread may call."""
+        with self._lock:
+            if (known := self._matchers.get(grammar)) is not None:
+                self._matchers.move_to_end(grammar)
+                return known
+            matcher = llguidance.LLMatcher(self._tokenizer, self._checked(grammar), log_level=0)
+            if matcher.is_error():
+                raise _refused(grammar, matcher.get_error())
+            self._matchers[grammar] = matcher
+            if len(self._matchers) > _KEPT:
+                self._matchers.popitem(last=False)
+            return matcher
+
+    def _checked(self, grammar: Grammar) -> str:
+        """Return a grammar in llguidance's own form, once another process has compiled it. Raises ``UsageError``."""
+        self._check = self._check or ScriptProcess(_SCRIPT)
+        request = {"kind": grammar.kind, "text": grammar.text, "seconds": SECONDS}
+        found = self._check.ask(request, 2 * SECONDS)  # it ends itself before
+        if found is None:
+            self._check.end()
+            self._check = None
+            raise _refused(grammar, f"it takes more than {SECONDS:g} s, or too much memory, to compile")
+        if "error" in found:
+            raise _refused(grammar, found["error"])
+        return str(found["grammar"])
 
     def mask(self, matcher: llguidance.LLMatcher) -> Mask:
         """Return the mask of one answer."""

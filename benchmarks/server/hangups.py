@@ -1,0 +1,127 @@
+"""Clients that hang up at random moments: before their turn, in their prompt, in their answer.
+
+    python -m benchmarks.server.hangups [--count 5000] [--seed 0]
+
+An answer is free within one step of its client's end: the steps that the engine still computes for it are counted. Of
+others who are answered meanwhile no byte changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sys
+from typing import Any
+
+from benchmarks.server.parts import Findings, Server, arguments, call, connected, events, idle, request, serving
+
+#: Answers at a time of clients that stay, and of those that hang up.
+STAYING, LEAVING = 3, 9
+#: Seconds after which a client hangs up at most, and in which its place must be free: some steps of a busy machine.
+MOST_SECONDS, FREE_SECONDS = 0.3, 2.0
+
+
+def staying(number: int) -> dict[str, Any]:
+    """Return a body of which the answer is drawn by a seed."""
+    return {"prompt": f"the model {number % 7} runs", "max_tokens": 24, "temperature": 1, "seed": number % 13}
+
+
+async def hang_up(port: int, chance: random.Random, found: Findings, bias: dict[str, int]) -> None:
+    """Begin an answer that would go on for long, and go away."""
+    kind = chance.choice(["/v1/completions", "/v1/chat/completions", "/api/chat", "/v1/messages"])
+    text = "the memory of the GPU is small " * chance.choice([1, 4, 8])
+    messages = [{"role": "user", "content": text}]
+    stream = chance.random() < 0.7
+    long = {"max_tokens": 400, "temperature": 1, "logit_bias": bias, "n": chance.choice([1, 1, 2]), "stream": stream}
+    body = {
+        "/v1/completions": {"prompt": text, **long},
+        "/v1/chat/completions": {"messages": messages, **long},
+        "/api/chat": {"model": "demo", "messages": messages, "stream": stream, "options": {"num_predict": 400}},
+        "/v1/messages": {"model": "demo", "messages": messages, "max_tokens": 400, "stream": stream},
+    }[kind]
+    async with connected(port) as (_, writer):
+        writer.write(request(kind, body))
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+            await asyncio.sleep(chance.random() * MOST_SECONDS)
+        if chance.random() < 0.5:
+            writer.transport.abort()  # a reset
+    found.count("hang-ups")
+
+
+async def steps_after(server: Server, bias: dict[str, int], found: Findings, tries: int) -> None:
+    """Note how many steps are computed for the only answer after its client has gone."""
+    for _ in range(tries):
+        await idle(server.port)
+        body = {"prompt": "the", "max_tokens": 400, "temperature": 1, "logit_bias": bias, "stream": True}
+        async with connected(server.port) as (reader, writer):
+            writer.write(request("/v1/completions", body))
+            seen = 0
+            async for _each in events(reader):
+                seen += 1
+                if seen == 5:
+                    break
+        seconds = await idle(server.port)
+        found.counts["slowest place that became free, s"] = max(
+            seconds, found.counts.get("slowest place that became free, s", 0)
+        )
+        found.expect(seconds < FREE_SECONDS, f"a place was free after {seconds:.1f} s")
+
+
+async def run(server: Server, count: int, seed: int) -> Findings:
+    """Have clients hang up beside others that stay; return what was found."""
+    found, chance = Findings(), random.Random(seed)
+    ends = await _ends(server.port)
+    alone = [(await call(server.port, "/v1/completions", staying(each))).json()["choices"] for each in range(91)]
+    left, done = iter(range(count)), asyncio.Event()
+
+    async def leave() -> None:
+        for _ in left:
+            await hang_up(server.port, chance, found, ends)
+
+    async def stay(first: int) -> None:
+        number = first
+        while not done.is_set():
+            reply = await call(server.port, "/v1/completions", staying(number % 91))
+            if reply.status == 200:
+                found.count("answers of those who stay")
+                same = reply.json()["choices"] == alone[number % 91]
+                found.expect(same, f"answer {number} changed beside hang-ups")
+            else:
+                found.expect(reply.status == 503, f"status {reply.status}: {reply.content[:200]!r}")
+                await asyncio.sleep(0.05)
+            number += 7
+
+    clients = [asyncio.create_task(stay(each)) for each in range(STAYING)]
+    await asyncio.gather(*(leave() for _ in range(LEAVING)))
+    done.set()
+    await asyncio.gather(*clients)
+    seconds = await idle(server.port)
+    found.expect(seconds < FREE_SECONDS, f"answers went on for {seconds:.1f} s without a client")
+    await steps_after(server, ends, found, min(count // 20 + 1, 100))
+    found.expect("Traceback" not in server.said(), f"the server wrote a traceback: {server.said()[-2000:]}")
+    return found
+
+
+async def _ends(port: int) -> dict[str, int]:
+    """Return biases with which no answer of the demo ends by itself."""
+    names = ["<|im_end|>", "<|endoftext|>", "</s>", "<eos>", "<|end|>"]
+    found: dict[str, int] = {}
+    for name in names:
+        ids = (await call(port, "/tokenize", {"content": name})).json()["tokens"]
+        if len(ids) == 1:
+            found[str(ids[0])] = -100
+    return found
+
+
+def main() -> int:
+    """Have clients hang up and print what was found."""
+    given = arguments(__doc__, 5000).parse_args()
+    with serving(given.model, "--parallel", "8") as server:
+        print(f"{given.count:,} hang-ups, seed {given.seed}")
+        return asyncio.run(run(server, given.count, given.seed)).show()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

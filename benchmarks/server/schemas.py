@@ -1,0 +1,193 @@
+"""Answers of random JSON schemas by a model with random weights: whether each is valid, and what the forms cost.
+
+    python -m benchmarks.server.schemas [--count 10000] [--seed 0] [--model MODEL.gguf] [--turns 0]
+
+The model of the test suite has random weights, so nothing but the form keeps an answer to its schema. Schemas are
+bounded; answers that ``max_tokens`` cuts are counted apart. ``--turns`` measures time instead: at 8 streams answers of
+a form beside as many answers with as many tokens of none, in turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.server.parts import Findings, Server, arguments, at_once, call, serving
+
+MODEL = Path(__file__).parents[2] / "tests" / "fixtures" / "gguf" / "llama-f32.gguf"
+STREAMS, MOST_TOKENS, CONTEXT, MOST_DEPTH = 8, 120, 128, 3
+_PATTERNS = ("^[a-c]{1,4}$", "^(on|off)$", "^[0-9]{2}:[0-9]{2}$", "^x+y?$")
+
+
+def random_schema(chance: random.Random, depth: int = 0) -> dict[str, Any]:
+    """Return a schema of which every value is short."""
+    kinds = ["string", "pattern", "integer", "number", "boolean", "enum", "const", "null"]
+    kinds += ["object", "object", "array", "any"] if depth < MOST_DEPTH else []
+    match "object" if depth == 0 else chance.choice(kinds):
+        case "object":
+            names = chance.sample(["a", "b", "name", "is it", "größe", 'q"', "x_1"], chance.randint(0, 4))
+            required = [name for name in names if chance.random() < 0.7]
+            properties = {name: random_schema(chance, depth + 1) for name in names}
+            return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        case "array":
+            least = chance.randint(0, 2)
+            items = random_schema(chance, depth + 1)
+            return {"type": "array", "items": items, "minItems": least, "maxItems": least + chance.randint(0, 2)}
+        case "any":
+            return {"anyOf": [random_schema(chance, depth + 1) for _ in range(chance.randint(1, 3))]}
+        case "string":
+            least = chance.randint(0, 3)
+            return {"type": "string", "minLength": least, "maxLength": least + chance.randint(0, 6)}
+        case "pattern":
+            pattern = chance.choice(_PATTERNS)
+            return (
+                {"type": "string", "pattern": pattern, "maxLength": 8}
+                if "+" in pattern
+                else {"type": "string", "pattern": pattern}
+            )
+        case "integer":
+            least = chance.randint(-300, 300)
+            return {"type": "integer", "minimum": least, "maximum": least + chance.randint(0, 500)}
+        case "number":
+            return {"enum": [0.5, -1, 1e3, 7]}
+        case "enum":
+            return {"enum": chance.sample(["red", 1, None, True, "ü", "a b", 2.5], chance.randint(1, 4))}
+        case "const":
+            return {"const": chance.choice(["fixed", 0, False, None])}
+        case kind:
+            return {"type": kind}
+
+
+def is_valid(value: Any, schema: dict[str, Any]) -> bool:
+    """Return whether a value is of a schema of the kind that ``random_schema`` makes."""
+    if "anyOf" in schema:
+        return any(is_valid(value, each) for each in schema["anyOf"])
+    if "enum" in schema or "const" in schema:
+        return any(_same(value, each) for each in schema.get("enum", [schema.get("const")]))
+    match schema["type"]:
+        case "object":
+            properties = schema["properties"]
+            return (
+                isinstance(value, dict)
+                and set(schema["required"]) <= set(value) <= set(properties)
+                and all(is_valid(each, properties[name]) for name, each in value.items())
+            )
+        case "array":
+            return (
+                isinstance(value, list)
+                and schema["minItems"] <= len(value) <= schema["maxItems"]
+                and all(is_valid(each, schema["items"]) for each in value)
+            )
+        case "string":
+            return (
+                isinstance(value, str)
+                and schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 1 << 30)
+                and re.search(schema.get("pattern", ""), value) is not None
+            )
+        case "integer":
+            return type(value) is int and schema["minimum"] <= value <= schema["maximum"]
+        case "boolean":
+            return isinstance(value, bool)
+        case _:
+            return value is None
+
+
+def _same(value: Any, other: Any) -> bool:
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def body_of(schema: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return a body whose answer is drawn at a temperature that knows no model."""
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    return {"prompt": "a", "max_tokens": MOST_TOKENS, "temperature": 1.5, "seed": seed, "response_format": form}
+
+
+def judge(text: str, schema: dict[str, Any]) -> bool:
+    """Return whether a text is JSON, each key once, of a schema."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise ValueError("a key stands twice")
+        return dict(pairs)
+
+    try:
+        return is_valid(json.loads(text, object_pairs_hook=once), schema)
+    except ValueError:
+        return False
+
+
+async def run(server: Server, count: int, seed: int) -> Findings:
+    """Have answers of random schemas; return which are not valid."""
+    found, chance = Findings(), random.Random(seed)
+    schemas = [random_schema(chance) for _ in range(count)]
+
+    async def one(number: int) -> None:
+        reply = await call(server.port, "/v1/completions", body_of(schemas[number], number))
+        if reply.status != 200:
+            found.expect(False, f"{reply.status} {reply.content[:300]!r} for {json.dumps(schemas[number])}")
+            return
+        (choice,) = reply.json()["choices"]
+        found.count(f"ended by {choice['finish_reason']}")
+        if choice["finish_reason"] == "stop" and not judge(choice["text"], schemas[number]):
+            found.expect(False, f"{choice['text']!r} is not of {json.dumps(schemas[number])}")
+
+    await at_once([partial(one, number) for number in range(count)], STREAMS)
+    return found
+
+
+async def _rate(port: int, bodies: Sequence[dict[str, Any]]) -> tuple[float, list[int]]:
+    """Return tokens a second of answers at 8 streams, and the tokens of each."""
+    tokens = [0] * len(bodies)
+
+    async def one(number: int) -> None:
+        reply = await call(port, "/v1/completions", bodies[number])
+        tokens[number] = reply.json()["usage"]["completion_tokens"]
+
+    begun = time.perf_counter()
+    await at_once([partial(one, number) for number in range(len(bodies))], STREAMS)
+    return sum(tokens) / (time.perf_counter() - begun), tokens
+
+
+async def measure(server: Server, turns: int, count: int, seed: int) -> Findings:
+    """Measure answers of forms beside as long ones of none; the forms are compiled in both."""
+    found, chance = Findings(), random.Random(seed)
+    lost = []
+    ends = {str(token): -100 for token in range(3)}
+    for turn in range(turns):
+        formed = [body_of(random_schema(chance), turn * count + number) for number in range(count)]
+        rate, tokens = await _rate(server.port, formed)
+        free = [
+            {**body, "max_tokens": most, "logit_bias": ends, "response_format": {"type": "text"}}
+            for body, most in zip(formed, tokens, strict=True)
+        ]
+        other, _ = await _rate(server.port, free)
+        lost.append(1 - rate / other)
+    found.counts = {"tokens/s less with a form, share": statistics.median(lost)}
+    return found
+
+
+def main() -> int:
+    """Judge answers, or measure them, and print what was found."""
+    parser = arguments(__doc__, 10_000)
+    parser.set_defaults(model=str(MODEL))
+    parser.add_argument("--turns", type=int, default=0)
+    given = parser.parse_args()
+    context = str(CONTEXT)
+    with serving(given.model, "--parallel", str(STREAMS), "--context", context) as server:
+        if given.turns:
+            return asyncio.run(measure(server, given.turns, min(given.count, 64), given.seed)).show()
+        print(f"{given.count:,} answers of random schemas, seed {given.seed}")
+        return asyncio.run(run(server, given.count, given.seed)).show()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Small samples of ``benchmarks/server``: hostile requests, hang-ups, company and forms."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from benchmarks.server import answers, hangups, hostile, parts, schemas
+
+
+@pytest.fixture(scope="module")
+def few(_cache):
+    """A server of the demo with few places."""
+    with parts.serving("demo", "--parallel", "4") as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("script", "count"), [(hostile, 300), (hangups, 60), (answers, 60)], ids=["hostile", "hangups", "answers"]
+)
+def test_promises_hold(few, script, count):
+    found = asyncio.run(script.run(few, count, 3))
+    assert found.broken == []
+    assert found.counts
+
+
+@pytest.mark.usefixtures("_cache")
+def test_answers_of_random_weights_are_of_their_schemas():
+    with parts.serving(str(schemas.MODEL), "--parallel", "8") as server:
+        found = asyncio.run(schemas.run(server, 80, 3))
+    assert found.broken == []
+    assert found.counts["ended by stop"] > 60
+
+
+def test_what_judges_answers_tells_wrong_ones():
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["a"]}
+    assert schemas.judge('{"a":3}', schema)
+    for wrong in ('{"a":0}', '{"a":true}', '{"a":1,"a":2}', '{"a":1,"b":1}', "{}", "[]", '{"a":1', '{"a":1.5}'):
+        assert not schemas.judge(wrong, schema)
+    assert schemas.is_valid("ab", {"type": "string", "pattern": "^[a-c]{1,4}$"})
+    assert not schemas.is_valid("abd", {"type": "string", "pattern": "^[a-c]{1,4}$"})
+    assert not schemas.is_valid(True, {"enum": [1]})
+    chance = random.Random(1)
+    assert len({str(schemas.random_schema(chance)) for _ in range(50)}) > 30
