@@ -58,7 +58,7 @@ def test_every_rung_computes_what_the_decoded_weight_does(rung, format):
             assert not reason, f"{count} rows of activations, {rows} of weights: {reason}"
 
 
-@pytest.mark.parametrize("rung", [r for r in LADDER.rungs if r.kinds != ("webgpu",)], ids=lambda r: r.name)
+@pytest.mark.parametrize("rung", [r for r in LADDER.rungs if "cpu" in r.kinds or "*" in r.kinds], ids=lambda r: r.name)
 def test_a_ladder_has_a_rung_for_few_and_for_many(rung):
     if rung.name == "numpy.decode":  # where torch is missing
         lean = replace(CPU, software=FrozenDict({"numba": "0"}))

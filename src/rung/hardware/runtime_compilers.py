@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,16 @@ _ELSEWHERE = {
 def find(name: str) -> Path | None:
     """Return the library called ``nvrtc`` or ``hiprtc``, None where there is none; nothing is imported or loaded."""
     return next((path for folder in _folders(name) for path in find_in(folder, name)), None)
+
+
+def release(path: Path) -> str:
+    """Return the release that the name of a library has, ``12`` of ``libnvrtc.so.12``; ``unknown`` where it has none.
+
+    >>> release(Path("libnvrtc.so.12")), release(Path("nvrtc64_130_0.dll")), release(Path("libhiprtc.so"))
+    ('12', '13', 'unknown')
+    """
+    found = re.search(r"(?:\.so\.|64_)(\d{1,2})", path.name)
+    return found[1] if found else "unknown"
 
 
 def find_in(folder: Path, name: str) -> list[Path]:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from rung.core.value import FrozenDict
+from rung.hardware import runtime_compilers
 
 _PACKAGES = ("torch", "numba", "llvmlite", "triton", "gsplat")
 #: What is installed beside torch and depends on its build.
@@ -17,13 +18,17 @@ COMPANIONS = ("triton", "triton-windows", "bitsandbytes", "flash-attn", "xformer
 
 @functools.cache
 def installed() -> FrozenDict[str]:
-    """Package to version. torch also says what it was built for: ``torch_cuda``, ``torch_hip``, ``torch_xpu``."""
+    """Package to version. torch also says what it was built for: ``torch_cuda``, ``torch_hip``, ``torch_xpu``; and
+    ``nvrtc`` or ``hiprtc`` is the release of the compiler that came with it."""
     found: dict[str, str] = {}
     for name in _PACKAGES:
         if folder := _folder(name):
             found[name] = _version(folder)
             if name == "torch":
                 found |= _torch_build(folder)
+    for build, compiler in (("torch_cuda", "nvrtc"), ("torch_hip", "hiprtc")):
+        if found.get(build) and (path := runtime_compilers.find(compiler)):
+            found[compiler] = runtime_compilers.release(path)
     return FrozenDict(found)
 
 

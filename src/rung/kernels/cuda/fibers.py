@@ -1,7 +1,7 @@
 """The same kernels on a processor, for their values: a block is fibers that take turns at barriers and shuffles.
 
-A C++ compiler builds the text with a header that stands in for CUDA. It proves kernels where no GPU is, and computes
-for simulated cards; it is thousands of times slower than a GPU.
+A C++ compiler builds the text with a header that stands in for CUDA, which proves kernels where no GPU is. It is
+thousands of times slower than a GPU.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def library(source: Source) -> ctypes.CDLL:
     path = folder / f"{digest}.so"
     if not path.exists():
         if not compiler():
-            raise SoftwareMissing("No C++ compiler is here, which kernels of a simulated card are built with.")
+            raise SoftwareMissing("No C++ compiler is here, which kernels are built with.")
         folder.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as new:
             _build(text, new)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rung.core.types import Format
-from rung.formats.families.codebook4 import CODEBOOKS
 from rung.kernels.webgpu.layouts import UNIT, GpuLayout
 
 #: Formats whose stored parts are read as they are.
@@ -42,6 +41,8 @@ class Layout:
 
 def stored(format: Format) -> Layout:
     """Return the layout of a format of ``STORED``."""
+    from rung.formats.families.codebook4 import CODEBOOKS  # and NumPy, which plans do without
+
     family = format.name.split(":")[0]
     if family in CODEBOOKS:
         scale = "nested" if format.nested else "float"

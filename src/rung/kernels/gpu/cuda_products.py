@@ -1,6 +1,6 @@
 """Products with weights in the memory of a GPU, and such weights as floats, on torch's tensors.
 
-Where tensors lie in the processor's memory, or a simulated card has them, the kernels run there (``fibers``).
+Where tensors lie in the processor's memory, the kernels run there (``fibers``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from rung.kernels.cuda.source import (
 from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.kernels.webgpu.layouts import UNIT
 from rung.kernels.webgpu.packing import pack
-
-#: Cards are simulated: their memory is the processor's.
-simulated = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +124,7 @@ def _launch(
     sizes: Sequence[Argument],
 ) -> None:
     arguments = (*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes)
-    if place.type == "cpu" or simulated:
+    if place.type == "cpu":
         fibers.launch(source, kernel, grid, arguments)
     else:
         driver.launch(place, source, kernel, grid, arguments)

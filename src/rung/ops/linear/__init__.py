@@ -25,10 +25,13 @@ Of a ``Case``: ``shape`` is (M, out, in), ``format`` the weight's, ``dtype`` wha
 
 from __future__ import annotations
 
+import re
+
 from rung import formats
 from rung.core.registry import register_ladder
-from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
+from rung.core.types import YES, Case, Device, Ladder, Level, Rung, StepClass, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, MAPPED, divides
+from rung.kernels.cuda.layouts import STORED
 
 #: Formats of floats, whose rows are read as they are stored.
 READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
@@ -38,6 +41,9 @@ EXAMPLE_DTYPES = ("f32", "f16", "bf16")
 
 #: Rungs that decode weights before they multiply.
 DECODING = ("torch.decode", "numpy.decode", "ref")
+
+#: Compute capability, ten times, from which on a release of NVRTC compiles; earlier ones from 5.0 on.
+OLDEST = {13: 75}
 
 #: Rows of activations that the row kernels take at once; the tile kernels start above.
 FEW = 8
@@ -88,6 +94,22 @@ def check_webgpu(case: Case, device: Device) -> Verdict:
     columns, format = case.shape[2], formats.get(case.format)
     if format.layout == "ordered" or not divides(format, columns):
         return no(f"has no kernel for rows of {columns} weights in {case.format}")
+    return YES
+
+
+def check_cuda(case: Case, device: Device) -> Verdict:
+    """Rows of weights that units of 32 columns and blocks divide, and a compiler of CUDA C for the card."""
+    columns, format = case.shape[2], formats.get(case.format)
+    if not divides(format, columns):
+        return no(f"has no kernel for rows of {columns} weights in {case.format}")
+    name = "hiprtc" if device.kind == "rocm" else "nvrtc"
+    version = device.software.get(name, "")
+    if not version:
+        return no(f"{name}, which compiles its kernels, is not known to be there", StepClass.UNAVAILABLE)
+    capability = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
+    oldest = OLDEST.get(int(version) if version.isdecimal() else 0, 50)
+    if capability and int(capability[1]) < oldest:
+        return no(f"NVRTC {version} compiles from compute capability {oldest / 10} on", StepClass.UNAVAILABLE)
     return YES
 
 
@@ -155,6 +177,15 @@ LADDER = register_ladder(
                 formats=(*FORMATS, "f32", "f16", "bf16"),
                 check="rung.ops.linear:check_webgpu",
                 packing="webgpu",
+            ),
+            Rung(
+                "linear",
+                "cuda.rows",
+                "rung.ops.linear.cuda_rows:RUNG",
+                kinds=("cuda", "rocm"),
+                needs=("package.torch",),
+                formats=STORED,
+                check="rung.ops.linear:check_cuda",
             ),
             Rung(
                 "linear",

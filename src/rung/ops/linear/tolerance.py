@@ -27,7 +27,9 @@ SCALE = 0.002
 def _computes_in(rung: str, format: str, dtype: str) -> str:
     if rung in ("numba.row", "numba.tile", "numba.mapped"):
         return "codebook" if format.split(":")[0] in ("nf4", "fp4") else "int8"
-    if rung == "torch.decode" and format != "f32" and dtype in ("bf16", "f16"):
+    if rung == "cuda.rows" and format.split(":")[0] in ("int8", "llm_int8"):
+        return "int8"
+    if rung in ("torch.decode", "cuda.rows") and format != "f32" and dtype in ("bf16", "f16"):
         return dtype
     return "f32"
 

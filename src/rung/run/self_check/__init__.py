@@ -43,7 +43,7 @@ def _key(device: Device, rung_: Rung, case: Case, level: str = "") -> Mapping[st
     software = {
         name: version
         for name, version in device.software.items()
-        if name in ("torch", "numba", "triton", "gsplat", "driver")
+        if name in ("torch", "numba", "triton", "gsplat", "nvrtc", "hiprtc", "driver")
     }
     return {
         "kind": "selfcheck",
