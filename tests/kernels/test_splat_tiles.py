@@ -72,8 +72,8 @@ def said(key):
     return bool(LADDERS["rasterize"].rung("triton.tile").verdict(case, device))
 
 
-def code(key):
-    """The text of all kernels for an architecture; raises what Triton raises."""
+def code(key, names=tuple(_SIGNATURES)):
+    """The text of kernels for an architecture; raises what Triton raises."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -87,11 +87,19 @@ def code(key):
     else:
         target = GPUTarget("hip", key, 64 if key.startswith("gfx9") else 32)
     made = ""
-    for name, signature in _SIGNATURES.items():
+    for name in names:
+        signature = _SIGNATURES[name]
         constants = {key: value for key, value in {"told": 12, "block": 32}.items() if key in signature}
         compiled = triton.compile(ASTSource(getattr(splat_tiles, name), signature, constants), target=target)
         made += compiled.asm["ptx" if row.kind == "cuda" else "amdgcn"]
     return made
+
+
+def test_the_sums_of_a_splat_are_formed_together(tmp_path, monkeypatch):
+    """Ten sums over pixels, each alone, would wait at 20 barriers and more."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    made = code("sm_86", ("blame",))
+    assert 0 < made.count("bar.sync") <= 8
 
 
 @pytest.mark.parametrize(
