@@ -1,4 +1,5 @@
-"""A token through WebGPU: dispatches, bytes that are read beside those of the file, and CPU time of recording.
+"""A token through WebGPU: dispatches, bytes that are read beside those of the file, CPU time of recording, and
+tokens that the device chooses beside those chosen from logits.
 
     python benchmarks/webgpu.py [MODEL] [--device webgpu:0]
 
@@ -8,14 +9,20 @@ The bars: at most 5 dispatches a layer and 4 more, 1.02 times the packed bytes, 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import rung
+from rung.engine.decoder import Decoder
+from rung.engine.scheduling import scheduler
 from rung.kernels.webgpu.gpu import gpu
 
-#: Tokens of the prompt, and times that a token's kernels are recorded.
-PROMPT, TIMES = "The model runs on a device with", 50
+#: The prompt, times that a token's kernels are recorded, and answers of each way.
+PROMPT, TIMES, TURNS = "The model runs on a device with", 50, 3
 
 
 def token_work(model: Any, device: Any) -> list[Any]:
@@ -24,10 +31,42 @@ def token_work(model: Any, device: Any) -> list[Any]:
     plain = device.run
     device.run = lambda work, rows=1: (seen.append(list(work)), plain(work, rows))
     try:
-        "".join(model.generate(PROMPT, max_tokens=3, temperature=0, raw=True))
+        with looking_ahead(0):
+            "".join(model.generate(PROMPT, max_tokens=3, temperature=0, raw=True))
     finally:
         device.run = plain
     return seen[-1]
+
+
+@contextmanager
+def looking_ahead(seconds: float | None) -> Iterator[None]:
+    """Let devices choose tokens for so many seconds; None: from their logits."""
+    with mock.patch.object(scheduler, "LOOK_AHEAD", seconds or 0):
+        if seconds is not None:
+            yield
+            return
+        with mock.patch.object(Decoder, "look_ahead", 0):
+            yield
+
+
+def tokens(model: Any, device: Any) -> None:
+    """Print what a token takes from logits, chosen on the device, and sixteen at a time, in turns."""
+    ways = {"from logits": None, "on the device": 0.0, "16 at a time": 1e9}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    crossed, answers = {}, set()
+    for _ in range(TURNS):
+        for name, seconds in ways.items():
+            with looking_ahead(seconds):
+                before = device.crossed
+                answer = model.generate(PROMPT, max_tokens=33, temperature=0, raw=True)
+                answers.add("".join(answer))
+                count = len(answer.result["tokens"])
+                found[name].append(answer.result["decode_tokens_per_second"])
+                crossed[name] = (device.crossed - before) / count
+    for name, rates in found.items():
+        ratio = statistics.median(a / b for a, b in zip(rates, found["from logits"], strict=True))
+        print(f"tokens {name}: {statistics.median(rates):.1f} a second ({ratio:.2f}), {crossed[name]:,.0f} bytes each")
+    print(f"the same answer: {'yes' if len(answers) == 1 else 'no'}")
 
 
 def recording_seconds(device: Any, work: list[Any]) -> float:
@@ -54,9 +93,10 @@ def main() -> None:
     packed = model.plan.placements[0].memory.weights
     seconds = recording_seconds(device, work)
     print(f"{options.model} on {device.adapter.info['device']}: {layers} layers")
-    print(f"dispatches a token: {len(work)}, {(len(work) - 2) / layers:.1f} a layer and 2 (bar: 5 and 4)")
+    print(f"dispatches a token: {len(work)}, {(len(work) - 4) / layers:.1f} a layer and 4 (bar: 5 and 4)")
     print(f"weights: {packed / 1e6:.1f} MB packed, {stored / 1e6:.1f} MB in the file, ratio {packed / stored:.3f}")
     print(f"recording: {1e6 * seconds / len(work):.2f} us of CPU a dispatch (bar: 1)")
+    tokens(model, device)
 
 
 if __name__ == "__main__":

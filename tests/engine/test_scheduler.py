@@ -9,8 +9,9 @@ import threading
 
 import numpy as np
 import pytest
-from toy_backend import VOCABULARY, answer, finish, free_blocks, next_token, scheduling, sequence, toy
+from toy_backend import END, VOCABULARY, answer, finish, free_blocks, next_token, scheduling, sequence, toy
 
+from rung.core.errors import DeviceError
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling import scheduler as scheduler_module
 from rung.engine.scheduling.draft import Draft
@@ -71,6 +72,60 @@ def added(decoder, *sequences):
     for each in sequences:
         scheduler.add(each)
     return finish(scheduler, *sequences)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_that_the_device_chooses_are_those_of_logits(seed, monkeypatch):
+    """Answers end in their midst, at their length or with the context; what comes after is not kept."""
+    monkeypatch.setattr(scheduler_module, "LOOK_AHEAD", 1e9)
+    chance = random.Random(seed)
+    for most_ahead in (1, 2, 5, 16):
+        found = []
+        for ahead in (0, most_ahead):
+            decoder = toy(context=32)
+            decoder.step.most_ahead = ahead
+            decoder.step.following = lambda ids: END if sum(map(int, ids)) % 11 == 0 else next_token(ids)
+            chance.seed(seed)
+            ends = []
+            for _ in range(8):  # prompts that begin alike go on with what earlier ones have left
+                prompt = [*range(1, chance.randrange(2, 7)), chance.randrange(1, 3)]
+                each = sequence(prompt, chance.choice([1, 7, None]))
+                ends.append((added(decoder, each), each.reason, each.ids))
+            assert all(len(tokens) <= most_ahead for tokens in decoder.step.ahead)
+            assert bool(decoder.step.ahead) == bool(ahead)
+            assert all_free(decoder)
+            found.append(ends)
+        assert found[0] == found[1]
+
+
+def test_the_device_chooses_for_one_sequence_that_takes_the_likeliest(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "LOOK_AHEAD", 1e9)
+    drawn = {"temperature": 1.0, "seed": 1}, {"logprobs": True}, {"repeat_penalty": 1.1}, {"logit_bias": {3: 1.0}}
+    samplers = [Sampler(Sampling(**options)) for options in drawn]
+    samplers.append(Sampler(Sampling(), mask=lambda said: None))
+    for sampler in samplers:
+        decoder = toy()
+        decoder.step.most_ahead = 16
+        added(decoder, sequence([1, 2], sampler=sampler))
+        assert decoder.step.ahead == []
+    decoder = toy(blocks=32)
+    decoder.step.most_ahead = 16
+    assert added(decoder, sequence([1, 2]), sequence([5])) == [answer([1, 2], 8), answer([5], 8)]
+    assert decoder.step.ahead == []
+    assert added(decoder, sequence([7])) == [answer([7], 8)]
+    assert [len(tokens) for tokens in decoder.step.ahead] == [1, 7]  # the first shows how long one takes
+
+
+def test_logits_that_are_no_numbers_on_the_device_end_the_sequence(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "LOOK_AHEAD", 1e9)
+    decoder = toy()
+    decoder.step.most_ahead = 16
+    plain = decoder.step.greedy
+    decoder.step.greedy = lambda *given: [*plain(*given)[:2], -1, 5][: given[-1]]
+    each = sequence([1, 2])
+    assert added(decoder, each) == [answer([1, 2], 4)]
+    assert (each.reason, type(each.error)) == ("error", DeviceError)
+    assert all_free(decoder)
 
 
 def test_sequences_share_steps():

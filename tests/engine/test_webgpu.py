@@ -12,6 +12,7 @@ from tests.support.devices import software_adapter
 import rung
 from rung.core.types import Case
 from rung.core.value import FrozenDict
+from rung.engine.scheduling import scheduler
 from rung.ops import LADDERS
 from rung.ops.decode_step import self_check
 
@@ -85,6 +86,7 @@ def case(format, head_dim):
 
 def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
     """Windows, soft caps, LoRA, DoRA and rows of three sequences are part of it."""
+    from rung.kernels.webgpu.choose import feed_back
     from rung.ops.decode_step.webgpu import program
 
     rung_ = LADDERS["decode_step"].rung("webgpu.f32")
@@ -98,6 +100,12 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
     for name, fault in faults.items():
         monkeypatch.setattr(program, "attend", lambda heads, sight, turn, f=fault: plain(heads, f(sight), turn))
         assert self_check.check(rung_, case("f16", 64), adapter.id), name
+    monkeypatch.setattr(program, "attend", plain)
+    fed = feed_back()
+    faulty = fed._replace(code=fed.code.replace("info[64u] += 1u", ""))
+    assert faulty != fed
+    monkeypatch.setattr(program, "feed_back", lambda: faulty)
+    assert "chosen" in self_check.check(rung_, case("f16", 64), adapter.id)
 
 
 @pytest.mark.parametrize("name", ["llama-q4_k_m", "gemma2-q8_0", "gemma3-f32"])
@@ -108,7 +116,25 @@ def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypa
     "".join(model.generate(PROMPT, max_tokens=2, temperature=0, raw=True))
     run = device.run
     monkeypatch.setattr(device, "run", lambda work, rows=1: (counts.append(len(work)), run(work, rows)))
+    monkeypatch.setattr(scheduler, "LOOK_AHEAD", 0)
     tokens = list(model.generate(PROMPT + " 16", max_tokens=4, temperature=0, raw=True))
     layers = len(model.card.decoder.layers)
     assert tokens
-    assert counts[-3:] == [5 * layers + 2] * 3
+    assert counts[-3:] == [5 * layers + 4] * 3
+
+
+@pytest.mark.parametrize("name", ["demo", "gemma3-f32"])
+def test_tokens_chosen_on_the_device_are_those_of_its_logits(adapter, monkeypatch, name):
+    """Over the end of a block of the cache, where each kind of layer has its own rotation and window."""
+    model = rung.load("demo", device=adapter.id) if name == "demo" else load(name, adapter)
+    options = {"max_tokens": 24, "temperature": 0, "raw": True}
+    text = "the model runs on a device " * 12
+    ids = model.tokenizer.encode(text)[:56]
+    text = model.tokenizer.decode(ids)
+    right = "".join(model.generate(text, logprobs=True, **options))
+    crossed = []
+    run = model.backend.greedy
+    monkeypatch.setattr(model.backend, "greedy", lambda *given: (crossed.append(given[-1]), run(*given))[1])
+    monkeypatch.setattr(scheduler, "LOOK_AHEAD", 1e9)
+    assert "".join(model.generate(text, **options)) == right
+    assert max(crossed) == 16

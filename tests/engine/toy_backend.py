@@ -44,19 +44,34 @@ def answer(prompt, count: int, following: Following = next_token) -> list[int]:
 
 class ToyStep:
     """Writes token ids into the cache as keys, and reads all of them for logits. ``batches`` has the rows of each call;
-    ``before`` is called with each batch."""
+    ``before`` is called with each batch. ``ahead`` has the tokens of each call that chooses up to ``most_ahead``."""
 
     def __init__(self, block: int = 4) -> None:
         self.block = block
         self.batches: list[list[int]] = []
         self.before: Callable[[object], None] = lambda batch: None
         self.following: Following | None = None
+        self.most_ahead = 0
+        self.ahead: list[list[int]] = []
 
     def same_bytes(self, state) -> bool:
         return True
 
     def rows_without_torch(self, state) -> None:
         return None
+
+    def look_ahead(self, state) -> int:
+        return self.most_ahead
+
+    def greedy(self, state, rows, count):
+        found = []
+        for at in range(count):
+            logits = self.apply(
+                state, [rows._replace(tokens=[found[-1] if at else rows.tokens[0]], start=rows.start + at)]
+            )
+            found.append(int(logits[0].argmax()))
+        self.ahead.append(found)
+        return found
 
     def prepare(self, weights, pool, *, threads):
         return pool

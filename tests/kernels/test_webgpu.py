@@ -157,6 +157,34 @@ def test_a_gated_product_of_two_formats_with_norms_around_it(adapter, rows):
     np.testing.assert_allclose(sums, whole, rtol=2e-6, atol=2e-6)
 
 
+def test_the_likeliest_token_goes_to_the_next_token(adapter):
+    from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.kernels.webgpu.info import AHEAD, INFO, POSITION, TOKEN
+
+    device, count, random = gpu(adapter.id), 9001, np.random.default_rng(3)
+    plain = random.standard_normal(count, dtype=np.float32)
+    rows = [plain, -np.abs(plain) - 1, np.round(plain), np.zeros(count, np.float32)]
+    rows[3][:7] = -0.0
+    for token, value in ((0, 50), (count - 1, 50), (4097, np.nan), (4097, -np.nan), (8, np.inf), (8, -np.inf)):
+        rows.append(plain.copy())
+        rows[-1][token] = value
+    rows += [np.full(count, -np.inf, np.float32), np.full(count, np.finfo(np.float32).min)]
+    info, chosen = device.buffer(4 * INFO), device.buffer(64)
+    logits, found = device.buffer(4 * count), device.buffer(FOUND_BYTES)
+    kernels = [
+        device.bind(likeliest(count), [logits, found], GROUPS),
+        device.bind(feed_back(), [found, info, chosen], 1),
+    ]
+    for number, row in enumerate(rows):
+        device.write(logits, 0, row)
+        device.run(kernels)
+        words, right = device.read(info, 0, 4 * INFO).view(np.uint32), int(row.argmax())
+        assert [words[POSITION], words[AHEAD], words[TOKEN]] == [number + 1, number + 1, right], number
+        token = int(device.read(chosen, 4 * number, 4).view(np.int32)[0])
+        assert token == (right if np.isfinite(row[right]) else -1), number
+
+
 @pytest.mark.parametrize("name", ["q8_0", "q6_k", "q4_k"])
 def test_rows_of_an_embedding_are_exact(adapter, name):
     rung = LADDERS["embedding"].rung("webgpu.rows").load()

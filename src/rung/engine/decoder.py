@@ -35,6 +35,12 @@ class Step(Protocol):
     def apply(self, state: Any, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] of a batch."""
 
+    def look_ahead(self, state: Any) -> int:
+        """See there."""
+
+    def greedy(self, state: Any, rows: SequenceRows, count: int) -> Sequence[int]:
+        """See there; no token where a rung failed."""
+
     def rows_without_torch(self, state: Any) -> int | None:
         """See there."""
 
@@ -71,6 +77,11 @@ class Decoder:
     def same_bytes(self) -> bool:
         """Return whether logits do not depend on how tokens are put together."""
         return self.step.same_bytes(self._state)
+
+    @property
+    def look_ahead(self) -> int:
+        """Return how many tokens ``greedy`` chooses at most."""
+        return self.step.look_ahead(self._state)
 
     def keep_in_files(self, files: PrefixFiles) -> None:
         """Keep what sequences have computed in files, and begin with what is there."""
@@ -141,6 +152,11 @@ class Decoder:
         few = self.step.rows_without_torch(self._state)
         if few is not None and count > few:
             import_whole("rung.ops.decode_step.network")
+
+    def greedy(self, cache: Cache, ids: Sequence[int], count: int) -> list[int]:
+        """Choose up to ``count`` next tokens on the device, the likeliest each; none where a rung failed."""
+        rows = SequenceRows(ids, cache.length, cache, 1, cache.adapter)
+        return [int(token) for token in self.step.greedy(self._state, rows, count)]
 
     def compute(self, batch: Sequence[tuple[Cache, Sequence[int], int, Floats | None]]) -> Floats:
         """Compute the next tokens of each cache; return logits [rows, vocabulary] of the last so many of each.

@@ -217,6 +217,12 @@ class Sampler:
         """Return whether log probabilities are asked for."""
         return self.sampling.logprobs or self.sampling.top_logprobs > 0
 
+    @property
+    def greedy(self) -> bool:
+        """Return whether each token is the one with the largest logit, whatever came before, and nothing more is said
+        of it."""
+        return self._mask is None and self._said is None and Row(**self._fixed).plain
+
     def rows(self, answer: Sequence[int], guesses: Sequence[int] = ()) -> list[Row]:
         """Return the settings for the token after ``answer``, and for those after each of ``guesses``.
 

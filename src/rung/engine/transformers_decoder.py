@@ -124,6 +124,7 @@ class TransformersDecoder:
 
     parallel = 1
     same_bytes = False
+    look_ahead = 0
 
     def __init__(self, kept: Kept, context: int, vocabulary: int) -> None:
         self.context, self.vocabulary = context, vocabulary
@@ -167,6 +168,10 @@ class TransformersDecoder:
 
     def get_ready(self, count: int) -> None:
         """Do nothing: everything is imported."""
+
+    def greedy(self, cache: Tokens, ids: Sequence[int], count: int) -> list[int]:
+        """Choose nothing: networks give logits."""
+        return []
 
     def compute(self, batch: Sequence[tuple[Tokens, Sequence[int], int, Floats | None]]) -> Floats:
         """Compute the next tokens of the cache; return logits [rows, vocabulary] of the last so many.

@@ -470,14 +470,30 @@ class Step:
         rows: int | None = self._implementation.rows_without_torch(self._state)
         return rows
 
+    def look_ahead(self, state: Step) -> int:
+        """Return how many tokens the rung chooses at most before it comes back; 0 where it gives logits alone."""
+        return int(self._implementation.look_ahead(self._state))
+
+    def greedy(self, state: Step, rows: Any, count: int) -> Sequence[int]:
+        """Return the likeliest next tokens, or none where the rung failed and another one goes on."""
+        try:
+            found: Sequence[int] = self._implementation.greedy(self._state, rows, count)
+            return found
+        except Exception as error:
+            self._step_down(error)
+        return ()
+
     def apply(self, state: Step, batch: Sequence[Any]) -> Floats:
         """Return logits [wanted, vocabulary] of a batch of ``SequenceRows``."""
         try:
             result: Floats = self._implementation.apply(self._state, batch)
             return result
         except Exception as error:
-            self._binder.failed(self.rung, self.case, error)
+            self._step_down(error)
+        return self.apply(state, batch)
+
+    def _step_down(self, error: Exception) -> None:
+        self._binder.failed(self.rung, self.case, error)
         self._choose()
         weights, pool, threads = self._bound
         self.prepare(weights, pool, threads=threads)
-        return self.apply(state, batch)

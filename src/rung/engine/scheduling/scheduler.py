@@ -20,6 +20,8 @@ from collections.abc import Sequence as Many
 from itertools import accumulate, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from rung.core.errors import OutOfMemory
 from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.kv_cache import Tokens, common_length
@@ -32,7 +34,10 @@ from rung.ops.sample.rows import Chosen, Row
 
 #: Seconds within which everybody shall have a token while a prompt is read.
 LATENCY_GOAL = 0.15
-#: Share of that which a step may be expected to take: later rows see more tokens, and machines stumble.
+#: Seconds of tokens that a device chooses before it comes back: so long that coming back costs little beside them, so
+#: short that nobody sees tokens come together or waits for those after an end.
+LOOK_AHEAD = 0.03
+#: Share of ``LATENCY_GOAL`` which a step may be expected to take: later rows see more tokens, and machines stumble.
 _SHARE = 0.85
 #: Rows of a prompt beside the tokens of others while no speed is known, and at least.
 _FIRST_ROWS, _FEWEST_ROWS = 16, 4
@@ -49,7 +54,8 @@ _LOOK = 0.002
 class Part(NamedTuple):
     """A sequence that takes part in a step: which of its tokens are computed, and the logits of how many.
 
-    The last of them may be guesses. ``states`` is where hidden states of the last tokens are written.
+    The last of them may be guesses. ``states`` is where hidden states of the last tokens are written. ``ahead`` are
+    the tokens that the device chooses after them and reads by itself.
     """
 
     sequence: Sequence
@@ -59,6 +65,7 @@ class Part(NamedTuple):
     logits: int
     guesses: Many[int] = ()
     states: Floats | None = None
+    ahead: int = 0
 
 
 C = TypeVar("C", bound=Tokens)
@@ -82,6 +89,10 @@ class Backend(Protocol[C]):
     @property
     def same_bytes(self) -> bool:
         """Return whether logits do not depend on how tokens are put together."""
+
+    @property
+    def look_ahead(self) -> int:
+        """Return how many tokens ``greedy`` chooses at most; 0 where it chooses none."""
 
     def begin(self, ids: Many[int], owner: str, share: bool, adapter: BoundAdapter | None = None) -> C | None:
         """Return a cache with room for ``ids`` and one more, or None where there is no room now.
@@ -114,6 +125,12 @@ class Backend(Protocol[C]):
         Hidden states of the last tokens are written where there is an array for them, if the backend has any.
         """
 
+    def greedy(self, cache: C, ids: Many[int], count: int) -> Many[int]:
+        """Choose the likeliest tokens after the one of ``ids``, up to ``count``, for which there is room.
+
+        -1 is a token whose logits are no numbers. Returns none where ``compute`` has to go on.
+        """
+
 
 #: Chooses a token of each row of logits [rows, vocabulary].
 SampleRows = Callable[[Floats, Many[Row]], list[Chosen]]
@@ -140,6 +157,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # in the order in which they got their caches
         self._served: dict[str, float] = {}  # tokens by owner
         self._seconds_a_row = 0.0  # of a step with rows of a prompt
+        self._seconds_ahead = 0.0  # of a token that the device chooses
         self._speculator = Speculator(draft)
         self._changing = 0  # the thread in the midst of a change, or 0
         self._cut = False  # whether an interrupt or an error came in the midst of one
@@ -258,9 +276,7 @@ class Scheduler:
         started = time.perf_counter()
         self._backend.get_ready(max(len(part.ids) for part in batch))
         begun = time.perf_counter()
-        logits = self._backend.compute([(part.cache, part.ids, part.logits, part.states) for part in batch])
-        computed = time.perf_counter()
-        outcomes = self._choose(batch, logits)
+        batch, outcomes, computed = self._compute(batch)
         self._cut = True
         for part, outcome in zip(batch, outcomes, strict=True):
             self._take(part, outcome)
@@ -268,6 +284,20 @@ class Scheduler:
         drafting = guessing + time.perf_counter() - computed
         self._measure(batch, begun - started, computed - begun, drafting)
         return True
+
+    def _compute(self, batch: list[Part]) -> tuple[list[Part], list[Outcome], float]:
+        """Compute a step; return its parts as they were computed, what came of each, and when computing ended."""
+        first = batch[0]
+        if first.ahead:
+            tokens = list(self._backend.greedy(first.cache, first.ids, first.ahead))
+            computed = time.perf_counter()
+            if tokens:
+                part, outcome = _chosen_ahead(first, tokens)
+                return [part], [outcome], computed
+            batch = [first._replace(ahead=0)]
+        logits = self._backend.compute([(part.cache, part.ids, part.logits, part.states) for part in batch])
+        computed = time.perf_counter()
+        return batch, self._choose(batch, logits), computed
 
     def _choose(self, batch: Many[Part], logits: Floats) -> list[Outcome]:
         """Choose the next tokens of all sequences of a step in one call."""
@@ -305,7 +335,10 @@ class Scheduler:
             part.sequence.seconds["prefill" if part.start < part.sequence.prompt else "decode"] += seconds + drafting
             part.sequence.seconds["ready"] += ready
         rows = sum(len(part.ids) for part in batch)
-        if all(len(part.ids) == 1 + len(part.guesses) for part in batch):
+        if batch[0].ahead:
+            self._seconds_ahead = seconds / batch[0].ahead
+            self._speculator.note_seconds(1, self._seconds_ahead)
+        elif all(len(part.ids) == 1 + len(part.guesses) for part in batch):
             self._speculator.note_seconds(rows, seconds)
         else:
             found = (seconds + drafting) / rows
@@ -331,7 +364,21 @@ class Scheduler:
                 wanted = each.logits_of(len(ids))
                 batch.append(Part(each, each.cache, start, ids, wanted, states=each.states_of(len(ids))))
         batch.sort(key=_adapter_number)  # rows with the same one are multiplied together
-        return self._with_guesses(batch) if len(batch) == singles else batch
+        return self._ahead(self._with_guesses(batch)) if len(batch) == singles else batch
+
+    def _ahead(self, batch: list[Part]) -> list[Part]:
+        """Return the parts of a step without prompts, with the tokens that the device chooses where there is one part
+        that takes the likeliest ones."""
+        if len(batch) != 1 or batch[0].guesses or not batch[0].sequence.greedy:
+            return batch
+        part, most = batch[0], min(self._backend.look_ahead, batch[0].sequence.most_guesses + 1)
+        count = min(most, int(LOOK_AHEAD / self._seconds_ahead) if self._seconds_ahead else 1)
+        if count > 1:
+            try:
+                self._backend.reserve(part.cache, part.start + count)
+            except OutOfMemory:
+                count = 1
+        return [part._replace(ahead=min(max(count, 1), most))]
 
     def _with_guesses(self, batch: list[Part]) -> list[Part]:
         """Return the parts of a step without prompts, with guesses of the next tokens where those pay."""
@@ -432,6 +479,15 @@ class Scheduler:
             and common_length(each.ids[: each.prompt], sequence.ids) >= each.computed + _WORTH_WAITING
             for each in self._running
         )
+
+
+def _chosen_ahead(part: Part, tokens: list[int]) -> tuple[Part, Outcome]:
+    """Return a part with the tokens that the device has chosen and read, as guesses that are right, and what came."""
+    if -1 in tokens:
+        tokens = tokens[: tokens.index(-1) + 1]
+    chosen = [Chosen(token) if token >= 0 else Chosen(error="not-numbers") for token in tokens]
+    found = part._replace(ids=[*part.ids, *tokens[:-1]], guesses=tokens[:-1])
+    return found, Outcome(part.start, np.empty((0, 0), np.float32), chosen, found.guesses)
 
 
 def _rows(part: Part) -> list[Row]:

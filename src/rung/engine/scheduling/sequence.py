@@ -88,6 +88,11 @@ class Sequence:
         """Return how many of the next tokens may be guessed."""
         return 0
 
+    @property
+    def greedy(self) -> bool:
+        """Return whether each of its next tokens is the one with the largest logit."""
+        return False
+
     def logits_of(self, count: int) -> int:
         """Return of how many of the next ``count`` tokens, the last ones, logits are needed."""
         raise NotImplementedError
@@ -163,6 +168,11 @@ class TokenSequence(Sequence):
         """Return how many tokens may be guessed: one more is chosen after them."""
         left = self._context - len(self.ids)
         return left if self._most is None else min(left, self._most - (len(self.ids) - self.prompt) - 1)
+
+    @property
+    def greedy(self) -> bool:
+        """See there."""
+        return self._sampler.greedy
 
     def logits_of(self, count: int) -> int:
         """Return 1 with the last of its tokens, else 0."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rung.kernels.webgpu.gpu import Kernel
-from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, TABLE, declare
+from rung.kernels.webgpu.info import AHEAD, INFO, MOST_ROWS, POSITION, TABLE, declare
 
 THREADS = 64
 
@@ -78,8 +78,8 @@ class Turn:
     workgroupBarrier();
     {norm if gain != "-1" else ""}
     for (var i = thread; i < {half}u; i += {THREADS}u) {{
-        let cosine = turns[id.y * {self.dims}u + i];
-        let sine = turns[id.y * {self.dims}u + {half}u + i];
+        let cosine = turns[(info[{AHEAD}u] + id.y) * {self.dims}u + i];
+        let sine = turns[(info[{AHEAD}u] + id.y) * {self.dims}u + {half}u + i];
         let left = {values}[{first}];
         let right = {values}[{second}];
         {values}[{first}] = left * cosine - right * sine;

@@ -1,5 +1,5 @@
-"""The 64 words that a step gives its kernels: the position of each row, where the block table of its sequence begins,
-the rows of which logits are computed, the ids of tokens."""
+"""The words that a step gives its kernels: the position of each row, where the block table of its sequence begins, the
+rows of which logits are computed, the ids of tokens, and how many tokens the GPU has chosen since they were written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 #: Rows of activations that kernels compute at most.
 MOST_ROWS = 16
-POSITION, TABLE, SELECTED, TOKEN, INFO = 0, 16, 32, 48, 64
+POSITION, TABLE, SELECTED, TOKEN, AHEAD, INFO = 0, 16, 32, 48, 64, 68
 
 
 def declare(kinds: Sequence[str], writes: Sequence[int]) -> str:

@@ -144,6 +144,10 @@ class Step:
         """See there."""
         return None if state.reads_without_torch else 1 if state.one_by_one else MOST_ROWS
 
+    def look_ahead(self, state: State) -> int:
+        """Return 0: tokens are chosen from the logits."""
+        return 0
+
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] f32; they lie in memory that the next call writes to."""
         count = sum(len(each.tokens) for each in batch)

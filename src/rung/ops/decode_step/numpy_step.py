@@ -117,6 +117,10 @@ class Step:
         """Return None: nothing here knows torch."""
         return None
 
+    def look_ahead(self, state: ArrayReader) -> int:
+        """Return 0: tokens are chosen from the logits."""
+        return 0
+
     def apply(self, state: ArrayReader, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] f32."""
         return read_each(state, batch)

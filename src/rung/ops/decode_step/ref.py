@@ -28,6 +28,10 @@ class Reference:
         """Return 0: the network is torch's."""
         return 0
 
+    def look_ahead(self, state: Network) -> int:
+        """Return 0: tokens are chosen from the logits."""
+        return 0
+
     def apply(self, state: Network, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] f32."""
         return read_each(state, batch)

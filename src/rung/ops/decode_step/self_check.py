@@ -63,10 +63,10 @@ class _Linear:
 
 
 class _Embedding:
-    """Rows of a matrix."""
+    """Rows of a matrix; ``state`` is the one that a GPU has of it."""
 
-    def __init__(self, rows: Floats) -> None:
-        self._rows = rows
+    def __init__(self, rows: Floats, state: object) -> None:
+        self._rows, self.state = rows, state
 
     def __call__(self, ids: Tensor) -> Tensor:
         import torch
@@ -131,7 +131,9 @@ class _Parts:
         return _Linear(self._encoded(role, format), rung, self._place)
 
     def look_up(self) -> _Embedding:
-        return _Embedding(formats.decode(self._encoded("embed")))
+        encoded = self._encoded("embed")
+        state = _Linear(encoded, "webgpu.rows", self._place).state if is_webgpu(self._place) else None
+        return _Embedding(formats.decode(encoded), state)
 
     def vector(self, role: str) -> Floats:
         return 1 + self._values(role, (HIDDEN,)) / np.float32(4)
@@ -290,6 +292,22 @@ def states(rung: Any, case: Case, place: str = "cpu") -> Floats:
     return found
 
 
+def _chosen(rung: Any, case: Case, place: str) -> str:
+    """Return why tokens that a rung chooses by itself are not the likeliest by its logits."""
+    one = TinyCache(int(case.options["head_dim"]), case.format, place)
+    whole = TinyCache(int(case.options["head_dim"]), case.format, place, one)
+    state = rung.prepare(weights(case, place), one, threads=2)
+    count = min(rung.look_ahead(state), 12)
+    if not count:
+        return ""
+    tokens = [5, *rung.greedy(state, SequenceRows([5], 0, one), count)]
+    if min(tokens) < 0 or max(tokens) >= VOCABULARY:
+        return f"tokens were chosen that there are not: {min(tokens)} to {max(tokens)}"
+    logits = rung.apply(state, [SequenceRows(tokens[:-1], 0, whole, count)])
+    missed = (logits.max(axis=1) - logits[np.arange(count), tokens[1:]]) / logits.std(axis=1)
+    return "" if missed.max() < 0.02 else f"a token was chosen {missed.max():.2g} deviations below the likeliest"
+
+
 def check(rung: Rung, case: Case, place: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs.
 
@@ -304,7 +322,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
         return reason
     got, want = (states(each, case, place) for each in (rung.load(), numpy_step.RUNG))
     reason = _differ(got, want, case.format, exact)
-    return f"hidden states: {reason}" if reason else ""
+    return f"hidden states: {reason}" if reason else _chosen(rung.load(), case, place)
 
 
 def _differ(got: Floats, want: Floats, cache: str, exact: bool) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
 from rung.kernels.webgpu.attention import Heads, Sight, Turn, attend, rope_and_store
+from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.glue import embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_ROWS
@@ -147,6 +148,9 @@ class State:
         #: The weight of a tied head, which the GPU has the rows of the embedding from.
         self.embedding = rows if isinstance(rows, Matrix) and len(rows.pieces) == 1 else None
         self.embed = None if self.embedding is None else self._embed(self.embedding)
+        #: Tokens that the GPU has chosen.
+        self.chosen = self.gpu.buffer(4 * MOST_ROWS)
+        self.choose = self._choose()
         self.plain = Program(self, None)
         self.adapted: weakref.WeakKeyDictionary[Adapter, Program] = weakref.WeakKeyDictionary()
 
@@ -155,6 +159,12 @@ class State:
         piece, (rows, columns) = weight.pieces[0], weight.shape
         kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale)
         return self.gpu.bind(kernel, [piece.buffer, piece.buffer, self.info, self.hidden[0]], embed_groups(columns), 0)
+
+    def _choose(self) -> list[Dispatch]:
+        """Return the kernels that choose the likeliest token of the first row of logits and read it next."""
+        found = self.gpu.buffer(FOUND_BYTES)
+        first = self.gpu.bind(likeliest(self.shape.vocabulary), [self.logits, found], GROUPS)
+        return [first, self.gpu.bind(feed_back(), [found, self.info, self.chosen], 1)]
 
     def program(self, adapter: Adapter | None) -> Program:
         """Return the kernels of rows with an adapter, or with none."""

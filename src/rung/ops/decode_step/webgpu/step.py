@@ -47,6 +47,20 @@ class Step:
         """Return None: nothing here knows torch."""
         return None
 
+    def look_ahead(self, state: State) -> int:
+        """Return 16, or 1 where the CPU looks rows of the embedding up."""
+        return MOST_ROWS if state.embed is not None else 1
+
+    def greedy(self, state: State, rows: SequenceRows, count: int) -> npt.NDArray[np.int32]:
+        """Return the likeliest next tokens [count] int32, computed in one command buffer."""
+        ahead = [Row(0, rows.tokens[0], rows.start + at, True, -1) for at in range(count)]
+        state.gpu.write(state.info, 0, _info(state, ahead[:1], [0], [0]))
+        _write_tables(state, [rows], ahead, [0])
+        program = state.program(rows.adapter)
+        token = [*_embed(state, ahead[:1]), *program.layers(1, True), *program.head(1), *state.choose]
+        state.gpu.run(token * count)
+        return state.gpu.read(state.chosen, 0, 4 * count).view(np.int32)
+
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] f32."""
         found = [np.empty((0, state.shape.vocabulary), np.float32)]
