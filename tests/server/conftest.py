@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, process: subprocess.Popen[bytes], said: str) -> None:
         self.process, self._said = process, said
-        self.url = self._find(r"http://\S+")
+        self.url = self._find(r"https?://\S+")
 
     def _find(self, pattern: str) -> str:
         """The first match in what it prints."""

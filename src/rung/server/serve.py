@@ -7,6 +7,7 @@ import contextlib
 import errno
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +39,8 @@ DRAIN_SECONDS, _STOP_SECONDS = 30, 1
 class Settings:
     """Settings of a server. ``models`` are loads by the name that clients give, ``options`` those of a load of any
     model of the store (None: requests name no other); ``memory`` and ``keep_alive`` as in ``ModelPool``; ``drain``
-    seconds after SIGTERM answers are cut."""
+    seconds after SIGTERM answers are cut. ``tls_cert`` is the file of a certificate (PEM) that makes it HTTPS,
+    ``tls_key`` that of its private key, if it is not in the same."""
 
     models: dict[str, Load]
     options: dict[str, Any] | None = None
@@ -52,6 +54,8 @@ class Settings:
     origins: tuple[str, ...] = ()
     most_waiting: int = MOST_WAITING
     drain: int = DRAIN_SECONDS
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -81,7 +85,27 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def http_config(app: App, drain: int = DRAIN_SECONDS) -> uvicorn.Config:
+def check_tls(cert: str | None, key: str | None) -> None:
+    """Raise ``UsageError`` for files that are no certificate and its private key."""
+    if cert is None:
+        if key is not None:
+            raise UsageError("--tls-key needs the certificate, too.", (), [f"--tls-cert FILE --tls-key {key}"])
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, lambda: "")  # nobody is there to type one
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        names = cert if key is None else f"{cert} and {key}"
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"{names}: no certificate with its private key can be read there.",
+            [str(reason)],
+            ["--tls-cert CERTIFICATE.pem --tls-key KEY.pem   # the key without a password"],
+        ) from error
+
+
+def http_config(
+    app: App, drain: int = DRAIN_SECONDS, tls_cert: str | None = None, tls_key: str | None = None
+) -> uvicorn.Config:
     """Return how uvicorn serves an application: heads and connections have limits, and nothing is written to a log."""
     return uvicorn.Config(
         app,
@@ -95,6 +119,8 @@ def http_config(app: App, drain: int = DRAIN_SECONDS) -> uvicorn.Config:
         h11_max_incomplete_event_size=_MOST_HEAD,
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=drain,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
     )
 
 
@@ -116,10 +142,13 @@ def serve(
     """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. When the models are loaded, ``on_note``
     hears the address, and ``on_page`` gets that of the page for a browser on this machine. ``on_key`` hears of a key
     that was made. Raises ``RungError`` where a model cannot be loaded or nothing can listen."""
+    check_tls(settings.tls_cert, settings.tls_key)
     keys, made = gate.all_keys(settings.host, settings.keys, settings.no_key)
     with bind(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
-        shown, here = _address(settings.host, port), _address(_ANY.get(settings.host, settings.host), port)
+        is_tls = settings.tls_cert is not None
+        shown = _address(settings.host, port, is_tls)
+        here = _address(_ANY.get(settings.host, settings.host), port, is_tls)
         if made:
             on_key(f"key: {made}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
 
@@ -130,8 +159,9 @@ def serve(
         asyncio.run(_serve(settings, keys, listener, on_ready, on_note, on_progress))
 
 
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _address(host: str, port: int, is_tls: bool) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{name}:{port}"
 
 
 async def _serve(
@@ -147,7 +177,7 @@ async def _serve(
     service = Service(pool, partial(Admission, settings.most_waiting, shared=len(keys) > 1))
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
-    config = http_config(app, settings.drain)
+    config = http_config(app, settings.drain, settings.tls_cert, settings.tls_key)
     server = _Server(config)
     _stop_by_signals(server, config)
     http = asyncio.create_task(server.serve([listener]))

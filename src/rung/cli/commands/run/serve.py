@@ -51,6 +51,14 @@ def serve(
         list[str] | None,
         typer.Option("--origin", help="Pages of this origin may call: https://example.org.", show_default=False),
     ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option("--tls-cert", metavar="FILE", help="Speak HTTPS with this certificate (PEM).", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate (PEM).", show_default=False),
+    ] = None,
     keep_alive: Annotated[
         str | None,
         typer.Option(
@@ -97,8 +105,7 @@ def serve(
     from rung.cli import interrupts
     from rung.cli.common import check_software
     from rung.cli.views.progress import bar
-    from rung.server.serve import Settings
-    from rung.server.serve import serve as run
+    from rung.server import serve as server
 
     check_software(device, software)
     common = {
@@ -114,7 +121,8 @@ def serve(
         "offline": offline,
     }
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
-    settings = Settings(
+    on_page = open_page if open else lambda address: None
+    settings = server.Settings(
         _loads(models or [], alias, common, special, system or "", yes, quiet),
         options=common,
         memory=memory,
@@ -125,11 +133,12 @@ def serve(
         no_key=no_key,
         allow_hosts=tuple(allow_host or ()),
         origins=tuple(origin or ()),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
-        on_page = open_page if open else lambda address: None
-        run(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
+        server.serve(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
 
 
 def open_page(address: str) -> None:
