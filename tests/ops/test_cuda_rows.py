@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rung import formats
+from rung.core.types import StepClass
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.kernels.cuda import fibers
@@ -45,7 +46,9 @@ def test_the_self_check_takes_it_and_finds_a_wrong_scale(monkeypatch):
 def test_refusals_say_why():
     few = case("linear", formats.get("nf4:64"), (1, 64, 512))
     card, pascal = catalog.device("3090"), catalog.device("p2200")
-    assert "not known to be there" in RUNG.verdict(few, card).reason
+    assert RUNG.verdict(few, card).step is not StepClass.UNAVAILABLE  # a card of the catalog lacks no package
+    assert "a card that is here" in RUNG.verdict(few, card).reason
+    assert "not known to be there" in RUNG.verdict(few, replace(card, real=True)).reason
 
     def having(device, version):
         return replace(device, software=FrozenDict({**device.software, "nvrtc": version}))

@@ -369,8 +369,10 @@ class Scheduler:
     def _ahead(self, batch: list[Part]) -> list[Part]:
         """Return the parts of a step without prompts, with the tokens that the device chooses where there is one part
         that takes the likeliest ones."""
+        if len(batch) != 1:
+            return batch
         part, sequence = batch[0], batch[0].sequence
-        if len(batch) != 1 or part.guesses or not sequence.greedy or part.start < sequence.prompt:
+        if part.guesses or not sequence.greedy or part.start < sequence.prompt:
             return batch  # the first token is waited for, and its time is the prompt's
         most = min(self._backend.look_ahead, sequence.most_guesses + 1)
         count = min(most, int(LOOK_AHEAD / self._seconds_ahead) if self._seconds_ahead else 1)

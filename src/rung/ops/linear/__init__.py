@@ -104,6 +104,8 @@ def check_cuda(case: Case, device: Device) -> Verdict:
         return no(f"has no kernel for rows of {columns} weights in {case.format}")
     name = "hiprtc" if device.kind == "rocm" else "nvrtc"
     version = device.software.get(name, "")
+    if not version and not device.real:
+        return no("needs a card that is here, whose kernels it compiles")
     if not version:
         return no(f"{name}, which compiles its kernels, is not known to be there", StepClass.UNAVAILABLE)
     capability = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
