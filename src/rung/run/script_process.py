@@ -1,7 +1,7 @@
 """Ask a script in a process of its own, which may take no more time than it is given.
 
-Requests and answers are JSON, one a line; the script prints ``ready`` first. It imports what this process does,
-wherever that lies, and nothing of rung.
+Requests and answers are JSON, one a line (``script_loop.py``). The script imports what this process can import, and
+nothing of rung.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _START_SECONDS = 60.0
-_RUN = (
-    "import json, sys; sys.path[:], script = json.loads(sys.argv[1]); "
-    "exec(compile(open(script, encoding='utf-8').read(), script, 'exec'))"
-)
+_LOOP = Path(__file__).with_name("script_loop.py")
 
 
 class ScriptProcess:
@@ -29,7 +26,7 @@ class ScriptProcess:
     def __init__(self, script: Path) -> None:
         self._process = subprocess.Popen(
             # -P: nothing of the current folder stands for a module.
-            [sys.executable, "-P", "-X", "utf8", "-c", _RUN, json.dumps([sys.path, str(script)])],
+            [sys.executable, "-P", "-X", "utf8", str(_LOOP), json.dumps([sys.path, str(script)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

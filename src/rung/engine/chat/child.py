@@ -1,19 +1,15 @@
-"""Renders chat templates in a process of its own; started by ``rung.engine.chat`` as a script.
+"""Renders chat templates in a process of its own; a script of ``rung.run.script_process``.
 
 A template is a program that somebody else wrote. jinja2's sandbox keeps it from files and attributes, but not
 from nested loops, from numbers and strings that fill the memory, or from the C stack: those end here, by a timer
 and a memory limit of this process, and cost the caller an error. Nothing of rung is imported, so that it starts fast.
 
-Requests and answers are JSON, one a line: ``{"source", "variables", "seconds", "characters"}`` to ``{"text"}`` or
-``{"error"}``.
+A request is ``{"source", "variables", "seconds", "characters"}``, an answer ``{"text"}`` or ``{"error"}``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-import sys
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -21,8 +17,6 @@ from typing import Any
 import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-
-_MOST_MEMORY = 768 * 2**20
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -84,44 +78,15 @@ def _render(request: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _answer(line: str) -> dict[str, str]:
-    request = json.loads(line)
-    _set_timer(request["seconds"])
+def answer(request: dict[str, Any]) -> dict[str, str]:
+    """Return the text, or the error. Raises ``MemoryError``."""
     try:
         return {"text": _render(request)}
     except MemoryError:
-        return {"error": "it needs more memory than a text"}
+        raise
     except RecursionError:
         return {"error": "it is nested too deeply"}
     except jinja2.exceptions.TemplateSyntaxError as error:
         return {"error": f"line {error.lineno}: {error.message}"}
     except Exception as error:  # whatever a foreign program raises is its error, not ours
         return {"error": str(error) or type(error).__name__}
-    finally:
-        _set_timer(0)
-
-
-def _set_timer(seconds: float) -> None:
-    """Let the system end this process after ``seconds``, or not any more (0).
-
-    Where it has no such timer, whoever waits for the answer ends the process.
-    """
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def main() -> None:
-    """Answers requests until the other side closes."""
-    with contextlib.suppress(ImportError):  # where Python cannot limit memory, time alone is limited
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_answer(line)), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,17 @@
-"""Compiles grammars in a process of its own; started by ``rung.server.child.grammars`` as a script.
+"""Compiles grammars in a process of its own; a script of ``rung.run.script_process``.
 
 A grammar is a program that a client wrote. llguidance has limits of its own, but not on everything: what takes too
-long or too much memory ends this process, by a timer and a limit of it, and costs the client an error.
+long or too much memory costs the client an error.
 
-Requests and answers are JSON, one a line: ``{"kind", "text", "seconds"}`` to ``{"grammar"}`` in llguidance's own form,
-or ``{"error"}``.
+A request is ``{"kind", "text", "seconds"}``, an answer ``{"grammar"}`` in llguidance's own form, or ``{"error"}``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import signal
-import sys
 from typing import Any
 
 import llguidance
 
-_MOST_MEMORY = 768 * 2**20
 #: JSON without blanks that nobody needs: a model might write them for ever.
 _COMPACT: Any = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
 _END = 256
@@ -56,37 +50,9 @@ def _compiled(kind: str, text: str) -> str:
     return str(found)
 
 
-def _answer(line: str) -> dict[str, str]:
-    request = json.loads(line)
-    _set_timer(request["seconds"])
+def answer(request: dict[str, str]) -> dict[str, str]:
+    """Return the grammar, or the error. Raises ``MemoryError``."""
     try:
         return {"grammar": _compiled(request["kind"], request["text"])}
-    except MemoryError:
-        return {"error": "it takes too much memory"}
     except ValueError as error:
         return {"error": str(error)}
-    finally:
-        _set_timer(0)
-
-
-def _set_timer(seconds: float) -> None:
-    """Let the system end this process after ``seconds``, or not any more (0)."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def main() -> None:
-    """Answer requests until the other side closes."""
-    with contextlib.suppress(ImportError):  # where Python cannot limit memory, time alone is limited
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(_answer(line)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
