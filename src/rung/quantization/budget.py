@@ -182,7 +182,7 @@ def choose(options: Mapping[str, Sequence[Option]], most_bytes: int | None, most
         raise UsageError(
             "No mixture is so small.",
             [f"the smallest has {sized(size)} of weights, {size - most_bytes:,} bytes more than there is room for"],
-            ["a larger --size", "--max-kl 0.1, for a size that is good enough"],
+            ["--max-kl 0.1   # the smallest file that is good enough"],
             code="value-out-of-range",
         )
     for _, role, place in steps:
