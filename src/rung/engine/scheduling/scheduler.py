@@ -486,8 +486,6 @@ class Scheduler:
 
 def _chosen_ahead(part: Part, tokens: list[int]) -> tuple[Part, Outcome]:
     """Return a part with the tokens that the device has chosen and read, as guesses that are right, and what came."""
-    if -1 in tokens:
-        tokens = tokens[: tokens.index(-1) + 1]
     chosen = [Chosen(token) if token >= 0 else Chosen(error="not-numbers") for token in tokens]
     found = part._replace(ids=[*part.ids, *tokens[:-1]], guesses=tokens[:-1])
     return found, Outcome(part.start, np.empty((0, 0), np.float32), chosen, found.guesses)

@@ -286,14 +286,10 @@ class Program:
         self, down: Matrix, vectors: Vectors, x: Any, rows: int, columns: int, gain: int, options: dict[str, Any]
     ) -> Dispatch:
         s, piece = self._state, down.pieces[0]
-        segment, selected, post = (
-            (Segment(down.layout, piece.rows),),
-            options.get("selected", False),
-            options.get("post", -1),
-        )
-        product = Product(
-            segment, columns, rows, vectors.size, gain, s.shape.norm_epsilon, selected=selected, post=post
-        )
+        selected, post = options.get("selected", False), options.get("post", -1)
+        segments = (Segment(down.layout, piece.rows),)
+        epsilon = s.shape.norm_epsilon
+        product = Product(segments, columns, rows, vectors.size, gain, epsilon, selected=selected, post=post)
         buffers = [piece.buffer, piece.buffer, vectors.buffer, s.info, x, self._low]
         device: Gpu = s.gpu
         return device.bind(product.kernel(), [*buffers, *([s.added] if post >= 0 else [])], *product.grid)
