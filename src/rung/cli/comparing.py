@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rung.core.errors import UsageError
-from rung.core.files import writing
+from rung.core.files import read_text, writing
 from rung.models.card import ModelCard
 from rung.models.networks.pipeline import INDEX
 
@@ -76,7 +76,7 @@ def language(
     from rung.measure import compare
     from rung.measure.curves import check_curves, curves
 
-    words = compare.TEXT if text is None else _read(text)
+    words = compare.TEXT if text is None else read_text(text)
     if picture is not None:
         check_curves(picture)
     rows: Rows = []
@@ -147,12 +147,3 @@ def _begin(loaded: Model, words: str, context: int) -> str:
     while len(begin) > 1 and len(loaded.tokenizer.encode(begin, special=True, bos=True)) > context // 2:
         begin = begin[: len(begin) // 2]
     return begin
-
-
-def _read(text: Path) -> str:
-    try:
-        return text.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{text} cannot be read: {error.strerror or error}.", code="file-unreadable") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{text} is no text in UTF-8.", [f"first at byte {error.start:,}"]) from error

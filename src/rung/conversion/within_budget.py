@@ -11,6 +11,7 @@ from rung.conversion.job import Job
 from rung.conversion.names import aliases
 from rung.conversion.quantize import quantizing
 from rung.core.errors import UsageError
+from rung.core.files import read_text
 from rung.core.text import matches
 from rung.core.types import Format
 from rung.engine.tokenizers.tokenizer import Tokenizer
@@ -44,7 +45,7 @@ class Calibration:
 
         torch.set_num_threads(threads)
         self.card, self.progress, self.name = card, progress, "default" if text is None else text.name
-        words = texts.default_text(_CHARACTERS * texts.TOKENS) if text is None else texts.read_text(text)
+        words = texts.default_text(_CHARACTERS * texts.TOKENS) if text is None else read_text(text, texts.OTHER_TEXT)
         tokenizer = Tokenizer.from_card(card)
         length = min(LENGTH, max(len(tokenizer.encode(words[:16384], special=False, bos=False)) // _OTHER, 2))
         windows = texts.windows(tokenizer, words, length, texts.TOKENS)
@@ -54,7 +55,7 @@ class Calibration:
             raise UsageError(
                 f"The text has {windows.numel()} tokens, too few to judge a model by.",
                 [f"at least {2 * FEWEST} are needed, and some thousands are better"],
-                ["--text FILE with more text", "leave out --text"],
+                texts.OTHER_TEXT,
                 code="input-empty",
             )
         self.rounder = Rounder(gather(card, self.chosen_by, progress), threads)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written, and which they are."""
+"""Files that are there whole or not at all, whatever happens while they are written; their state, and their text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rung.core.errors import DiskFull, UsageError
@@ -102,3 +102,14 @@ def files_below(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
             yield Path(parent, name)
+
+
+def read_text(path: Path, ways_out: Sequence[str] = ()) -> str:
+    """Return the text of a file in UTF-8. Raises ``UsageError``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        cause = f"{path} cannot be read: {error.strerror or error}."
+        raise UsageError(cause, (), ways_out, code="file-unreadable") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8.", [f"first at byte {error.start:,}"], ways_out) from error

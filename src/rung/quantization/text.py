@@ -19,7 +19,8 @@ from rung.engine.tokenizers.tokenizer import Tokenizer
 _PIECE = 2000
 #: Tokens of the default text: half to choose by, and the rest to check what was chosen.
 TOKENS = 8192
-_OTHER_TEXT = ("--text FILE   # another text, in UTF-8", "leave out --text, for a text of all sorts")
+#: What to do about a text that shows nothing.
+OTHER_TEXT = ("--text FILE   # another text, in UTF-8", "leave out --text, for a text of all sorts")
 
 
 def default_text(characters: int) -> str:
@@ -28,17 +29,6 @@ def default_text(characters: int) -> str:
     kinds = [_joined(found, characters // 3 + _PIECE) for found in (_prose(), _code(), _licences())]
     turns = [text[first : first + _PIECE] for first in range(0, characters, _PIECE) for text in kinds]
     return "\n".join(turn for turn in turns if turn)[:characters]
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8. Raises ``UsageError``."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        cause = f"{path} cannot be read: {error.strerror or error}."
-        raise UsageError(cause, (), _OTHER_TEXT, code="file-unreadable") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8.", [f"first at byte {error.start:,}"], _OTHER_TEXT) from error
 
 
 def windows(tokenizer: Tokenizer, text: str, length: int, most: int) -> Tensor:
@@ -52,7 +42,7 @@ def windows(tokenizer: Tokenizer, text: str, length: int, most: int) -> Tensor:
     if len(set(ids)) < 2:
         raise UsageError(
             "The text is one token again and again, and shows nothing of a model." if ids else "The text is empty.",
-            ways_out=_OTHER_TEXT,
+            ways_out=OTHER_TEXT,
             code="input-empty",
         )
     piece = min(length - len(first), len(ids))

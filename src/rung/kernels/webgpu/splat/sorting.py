@@ -48,8 +48,21 @@ var<workgroup> partial: array<u32, 256>;
     }
     if (thread == 0u && block * 1024u < job[0]) { sums[block] = partial[0]; }
 }"""
-_SCAN_SUMS = """
+_ADD_BEFORE = """
 var<workgroup> partial: array<u32, 256>;
+// each of partial and all before it, in sum
+fn add_before(thread: u32) {
+    for (var step = 1u; step < 256u; step = step << 1u) {
+        var left = 0u;
+        if (thread >= step) { left = partial[thread - step]; }
+        workgroupBarrier();
+        partial[thread] += left;
+        workgroupBarrier();
+    }
+}"""
+_SCAN_SUMS = (
+    _ADD_BEFORE
+    + """
 %MAIN%
     let count = (job[0] + 1023u) / 1024u;
     var before = 0u;
@@ -59,21 +72,17 @@ var<workgroup> partial: array<u32, 256>;
         if (i < count) { own = sums[i]; }
         partial[thread] = own;
         workgroupBarrier();
-        for (var step = 1u; step < 256u; step = step << 1u) {
-            var left = 0u;
-            if (thread >= step) { left = partial[thread - step]; }
-            workgroupBarrier();
-            partial[thread] += left;
-            workgroupBarrier();
-        }
+        add_before(thread);
         if (i < count) { sums[i] = before + partial[thread] - own; }
         before += partial[255];
         workgroupBarrier();
     }
     if (thread == 0u) { sums[count] = before; }
 }"""
-_SCAN_BLOCKS = """
-var<workgroup> partial: array<u32, 256>;
+)
+_SCAN_BLOCKS = (
+    _ADD_BEFORE
+    + """
 %MAIN%
     var own: array<u32, 4>;
     var sum = 0u;
@@ -84,13 +93,7 @@ var<workgroup> partial: array<u32, 256>;
     }
     partial[thread] = sum;
     workgroupBarrier();
-    for (var step = 1u; step < 256u; step = step << 1u) {
-        var left = 0u;
-        if (thread >= step) { left = partial[thread - step]; }
-        workgroupBarrier();
-        partial[thread] += left;
-        workgroupBarrier();
-    }
+    add_before(thread);
     if (block * 1024u < job[0]) {
         let before = sums[block] + partial[thread] - sum;
         for (var k = 0u; k < 4u; k++) {
@@ -100,6 +103,7 @@ var<workgroup> partial: array<u32, 256>;
         if (block == 0u && thread == 0u) { made[job[0]] = sums[(job[0] + 1023u) / 1024u]; }
     }
 }"""
+)
 _COUNT_DIGITS = """
 var<workgroup> counts: array<atomic<u32>, 256>;
 %MAIN%
