@@ -10,6 +10,7 @@ from rung.core.types import StepClass
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.kernels.cuda import fibers
+from rung.kernels.gpu import stored
 from rung.ops.linear import LADDER, self_check
 
 from .conformance import case, weight, wrong
@@ -19,8 +20,9 @@ RUNG = LADDER.rung("cuda.rows")
 
 @pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
 @pytest.mark.parametrize("name", ["nf4:64", "nf4:64:nested", "fp4:128", "int8", "llm_int8"])
-def test_products_of_few_and_many_rows(name):
-    """Up to 16 rows by a kernel, more by slabs; the weight comes back bit for bit."""
+def test_products_of_few_and_many_rows(name, monkeypatch):
+    """Up to 16 rows by a kernel, more by slabs, of which the last is shorter; the weight comes back bit for bit."""
+    monkeypatch.setattr(stored, "SLAB", 4 * 512 * 8)
     encoded = weight(formats.get(name), 19, 512)
     state = RUNG.load().prepare(encoded, dtype="f32", threads=1)
     for count in (1, 3, 16, 17):
