@@ -21,7 +21,7 @@ A token takes the time of its weights, of the keys and values that it reads, and
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach;
 of a processor of the catalog the instructions that its cores end and its kernels take (``instructions``). A token then
 takes as long as its bytes or as its instructions, whichever is longer. The same of kernels for GPUs that multiply
-weights as they are packed (``webgpu.``), whose token is one command buffer: between two of its dispatches, six a layer,
+weights as they are packed (``webgpu.``), whose token is one command buffer: between two of its five dispatches a layer
 the GPU drains. ``benchmarks/published_decode.py`` holds that against what others measured.
 """
 
@@ -58,7 +58,7 @@ _PACKED_PER_SECOND = 3e9
 #: (docs/cpus.md), and no measurement of rung on them is known.
 _CPU_SHARE = 0.68
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
-_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4, "webgpu": 2.4e-5}
+_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4, "webgpu": 2e-5}
 #: Instructions of a thread that decode a weight and multiply it with a row in f32, at most: the bar of the shaders. A
 #: further row of a pass takes one more.
 _INSTRUCTIONS = 4.0
