@@ -24,7 +24,7 @@ MOST_PARALLEL = 4096
 def device_here(name: str | None, on_note: Callable[[str], None], webgpu: bool = False) -> Device:
     """The device of this machine that is named, by default the first card that computes, else the CPU.
 
-    ``on_note`` is told of what takes long; ``webgpu``: a card that torch does not drive will do. Raises
+    ``on_note`` is called with notes on what takes long; ``webgpu``: a card that torch does not drive will do. Raises
     ``UnknownDevice``.
     """
     if name is not None and (card := catalog_device(name)) is not None:

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Folders beside torch that its wheels for CUDA bring, the newest first.
-_BESIDE = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cu13/bin/x86_64", "nvidia/cuda_nvrtc/bin")
+#: Folders of site-packages that torch's wheels for CUDA bring, the newest first.
+_TORCH_FOLDERS = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cu13/bin/x86_64", "nvidia/cuda_nvrtc/bin")
 _TOOLKITS = {"nvrtc": ("CUDA_PATH", "CUDA_HOME"), "hiprtc": ("ROCM_PATH", "HIP_PATH")}
 _ELSEWHERE = {
     "nvrtc": ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
@@ -54,7 +54,7 @@ def _folders(name: str) -> Iterator[Path]:
     if spec is not None and spec.origin:
         torch = Path(spec.origin).parent
         yield torch / "lib"
-        yield from (torch.parent / folder for folder in _BESIDE)
+        yield from (torch.parent / folder for folder in _TORCH_FOLDERS)
     for variable in _TOOLKITS[name]:
         if root := os.environ.get(variable):
             yield from (Path(root) / folder for folder in ("lib64", "lib", "bin"))

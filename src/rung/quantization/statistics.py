@@ -214,11 +214,11 @@ class _Pass:
         before = torch.empty_like(gradient)
         for part in self._batches():
             hidden = states[part].clone().requires_grad_(True)
-            met: list[tuple[str, Tensor, Tensor]] = []
-            made = network.forward(layer, hidden, lambda role, x, y, met=met: met.append((role, x.detach(), y)))  # type: ignore[misc]
-            gradients = torch.autograd.grad(made, [hidden, *(y for _, _, y in met)], gradient[part])
+            record = _Record()
+            made = network.forward(layer, hidden, record)
+            gradients = torch.autograd.grad(made, [hidden, *(y for _, _, y in record.linears)], gradient[part])
             before[part] = gradients[0]
-            for (role, x, y), g in zip(met, gradients[1:], strict=True):
+            for (role, x, y), g in zip(record.linears, gradients[1:], strict=True):
                 sums.setdefault(role, _Sums(y.shape[1], x.shape[1])).add(x, g.square())
         for role, found in sums.items():
             found.write(self.folder, role)
@@ -236,6 +236,16 @@ class _Pass:
             _save(self.folder, "embed", name, values)
         if not self.card.tied_head:
             _save(self.folder, "embed", "moments", hessian.diagonal())
+
+
+class _Record:
+    """Record each linear's role, input and output."""
+
+    def __init__(self) -> None:
+        self.linears: list[tuple[str, Tensor, Tensor]] = []
+
+    def __call__(self, role: str, x: Tensor, y: Tensor) -> None:
+        self.linears.append((role, x.detach(), y))
 
 
 class _Sums:

@@ -135,9 +135,9 @@ def planned_line(expected: dict[str, Any]) -> str:
 
 
 def measured_line(expected: float | None, measured: Measured) -> str:
-    """Return the KL on other text beside what was expected, perplexities, and changed first choices."""
-    beside = "" if expected is None else f", expected {expected:.2g}"
+    """Return the measured KL on other text, the expected one, perplexities, and changed first choices."""
+    prediction = "" if expected is None else f", expected {expected:.2g}"
     return (
-        f"KL {measured.divergence:.2g}{beside} on {measured.tokens:,} tokens of other text · perplexity "
+        f"KL {measured.divergence:.2g}{prediction} on {measured.tokens:,} tokens of other text · perplexity "
         f"{measured.perplexity_before:.2f} -> {measured.perplexity:.2f} · {measured.flips:.1%} of first choices changed"
     )

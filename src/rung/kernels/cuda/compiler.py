@@ -128,8 +128,8 @@ def _keep(path: Path, made: bytes) -> None:
 def load(path: Path, prefix: str) -> Compiler:
     """Open a library. Raises ``SoftwareMissing`` where it cannot be."""
     try:
-        for beside in sorted(path.parent.glob(f"*{prefix}-builtins*")):  # which it looks for by its name only
-            ctypes.CDLL(str(beside), ctypes.RTLD_GLOBAL)
+        for builtins in sorted(path.parent.glob(f"*{prefix}-builtins*")):  # which it looks for by its name only
+            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise SoftwareMissing(f"{path.name} cannot be loaded.", [str(error)], ["rung setup"]) from error
