@@ -272,6 +272,12 @@ def sum_i32(b, x):
 # ---- integers
 
 
+@instruction(i32x16, i32x16, i32x16)
+def add_i32(b, x, y):
+    """x + y"""
+    return b.add(x, y)
+
+
 def shift_right(b, x, bits):
     """Emitter: each int32 moved right by a constant, zeros from the left."""
     return b.lshr(x, constant(x.type, bits)) if bits else x

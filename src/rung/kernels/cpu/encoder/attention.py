@@ -62,7 +62,7 @@ def padded(tokens: int) -> int:
 
 def scratch_floats(tokens: int, size: int) -> int:
     """Return how many float32 a thread needs for texts of up to so many tokens, with heads of ``size``."""
-    return padded(tokens) * (size + _QUAD) + 2 * _QUAD * size
+    return padded(tokens) * (2 * size + _QUAD) + 2 * _QUAD * size
 
 
 @numba.njit(**OPTIONS)
@@ -74,6 +74,16 @@ def _turn(keys, apart, count, wide, size, to):
             write_float(at + 4 * s, read_float(keys + apart * s + 4 * d))
         for s in range(count, wide):
             write_float(at + 4 * s, np.float32(0.0))
+
+
+@numba.njit(**OPTIONS)
+def _copy(values, apart, count, size, to):
+    """to[count, size] = values[count, size], without gaps: rows 4 kB apart share few sets of a cache."""
+    for _ in range(count):
+        for d in range(0, 4 * size, 64):
+            store(to + d, load(values + d))
+        values += apart
+        to += 4 * size
 
 
 @numba.njit(**OPTIONS)
@@ -108,20 +118,33 @@ def _score(queries, turned, wide, size, scores):
 
 
 @numba.njit(**OPTIONS)
-def _soften(scores, count, wide):
-    """exp(scores - largest) in place, of ``count`` scores; return 1 / their sum."""
-    for s in range(count, wide):
-        write_float(scores + 4 * s, _LOWEST)
-    top = spread(_LOWEST)
-    for j in range(0, 4 * wide, 64):
-        top = larger(load(scores + j), top)
-    top = spread(largest(top))
-    sums = zero()
-    for j in range(0, 4 * wide, 64):
-        value = exponential(subtract(load(scores + j), top))
-        store(scores + j, value)
-        sums = add(sums, value)
-    return _ONE / total(sums)
+def _soften(scores, count, wide, inverses):
+    """exp(scores - largest) of each of four rows in place, of ``count`` scores; inverses[4] = 1 / their sums.
+
+    Rows take turns, since each waits for its own largest score and its own sum.
+    """
+    width = 4 * wide
+    for row in range(scores, scores + _QUAD * width, width):
+        for s in range(count, wide):
+            write_float(row + 4 * s, _LOWEST)
+    a, b, c, d = spread(_LOWEST), spread(_LOWEST), spread(_LOWEST), spread(_LOWEST)
+    for at in range(scores, scores + width, 64):
+        a, b = larger(load(at), a), larger(load(at + width), b)
+        c, d = larger(load(at + 2 * width), c), larger(load(at + 3 * width), d)
+    a, b, c, d = spread(largest(a)), spread(largest(b)), spread(largest(c)), spread(largest(d))
+    sum_a, sum_b, sum_c, sum_d = zero(), zero(), zero(), zero()
+    for at in range(scores, scores + width, 64):
+        x, y = exponential(subtract(load(at), a)), exponential(subtract(load(at + width), b))
+        z, w = exponential(subtract(load(at + 2 * width), c)), exponential(subtract(load(at + 3 * width), d))
+        store(at, x)
+        store(at + width, y)
+        store(at + 2 * width, z)
+        store(at + 3 * width, w)
+        sum_a, sum_b, sum_c, sum_d = add(sum_a, x), add(sum_b, y), add(sum_c, z), add(sum_d, w)
+    write_float(inverses, _ONE / total(sum_a))
+    write_float(inverses + 4, _ONE / total(sum_b))
+    write_float(inverses + 8, _ONE / total(sum_c))
+    write_float(inverses + 12, _ONE / total(sum_d))
 
 
 @numba.njit(**OPTIONS)
@@ -190,17 +213,18 @@ def _prepare(q, apart, bias, rows, size, scale, to):
 def _attend(q, k, v, out, apart, out_apart, q_bias, v_bias, count, size, scale, scratch):
     """One head of one text of ``count`` tokens, ``apart`` bytes from each other, and their results ``out_apart``."""
     wide = (count + _KEYS - 1) // _KEYS * _KEYS
-    scores = scratch + 4 * wide * size
+    values = scratch + 4 * wide * size
+    scores = values + 4 * wide * size
     queries = scores + 4 * _QUAD * wide
     found = queries + 4 * _QUAD * size
     _turn(k, apart, count, wide, size, scratch)
+    _copy(v, apart, count, size, values)
     for first in range(0, count, _QUAD):
         rows = min(_QUAD, count - first)
         _prepare(q + apart * first, apart, q_bias, rows, size, scale, queries)
         _score(queries, scratch, wide, size, scores)
-        for number in range(rows):
-            write_float(queries + 4 * number, _soften(scores + 4 * wide * number, count, wide))
-        _gather(scores, wide, v, apart, count, size, found)
+        _soften(scores, count, wide, queries)
+        _gather(scores, wide, values, 4 * size, count, size, found)
         for number in range(rows):
             inverse, to = spread(read_float(queries + 4 * number)), out + out_apart * (first + number)
             for j in range(0, 4 * size, 64):

@@ -14,6 +14,7 @@ import numpy as np
 from rung.kernels.cpu.compiled import Kernel, kernel, per_level
 from rung.kernels.cpu.decode.elementwise import copy
 from rung.kernels.isa.registers import (
+    add_i32,
     largest_magnitude,
     load_bf16,
     load_f16,
@@ -65,10 +66,11 @@ def quantize(dtype: str) -> Kernel:
                 a, b = to_i32(mul_f32(u, inverse)), to_i32(mul_f32(v, inverse))
                 store_activations(codes, tile, row, 0, a)
                 store_activations(codes, tile, row, 1, b)
-                low, high = sum_i32(a), sum_i32(b)
                 write_f32(scales + 4 * row, scale)
                 if parts == 1:
-                    low += high
+                    low, high = sum_i32(add_i32(a, b)), 0
+                else:
+                    low, high = sum_i32(a), sum_i32(b)
                 if offset:
                     write_u32(sums + 4 * row, -offset * low)
                     if parts == 2:
