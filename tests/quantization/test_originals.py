@@ -1,0 +1,61 @@
+"""Originals for measuring: no grid of 4 bits remains in them, and a wider model computes what the narrow one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rung import formats
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "quantization")
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q4_k", "q5_k"])
+def test_residues_to_the_old_grid_are_uniform(name):
+    """The step is taken from the values themselves: the smallest difference between two of a group."""
+    from originals import noise_of
+
+    rng = np.random.default_rng(0)
+    weights = rng.standard_t(4, (64, 512)).astype(np.float32) * np.float32(0.05)
+    stored = formats.encode(weights, formats.get(name))
+    values = formats.decode(stored).astype(np.float64)
+    noisy = values + noise_of(stored, np.random.default_rng(1))
+    grouped, moved = (each.reshape(-1, 32) for each in (values, noisy))
+    gaps = np.diff(np.sort(grouped, axis=1), axis=1)
+    span = grouped.max(axis=1) - grouped.min(axis=1)
+    gaps[gaps < 1e-3 * span[:, None]] = np.inf
+    step = gaps.min(axis=1)
+    residues = ((moved - grouped) / step[:, None]).reshape(-1)
+    seen = np.histogram(residues, bins=20, range=(-0.5, 0.5))[0]
+    expected = residues.size / 20
+    assert ((seen - expected) ** 2 / expected).sum() < 44  # 19 degrees of freedom: once in 1,000
+
+
+def test_a_wider_model_computes_nearly_the_same(monkeypatch):
+    import widening
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=300, hidden_size=72, intermediate_size=96, num_hidden_layers=3, num_attention_heads=9,
+        num_key_value_heads=3, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        parameter.data *= 1 + 0.3 * torch.rand_like(parameter)
+    ids = torch.randint(300, (1, 40))
+    with torch.no_grad():
+        before = model(ids).logits
+        nearly = widening.widened(model, 96, 0).eval()(ids).logits
+        assert 1e-3 < (nearly - before).norm() / before.norm() < 0.3
+        monkeypatch.setattr(widening, "QUIET", 0.0)
+        exact = widening.widened(model, 96, 0).eval()(ids).logits
+    assert (exact - before).norm() / before.norm() < 1e-5
