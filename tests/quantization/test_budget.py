@@ -11,8 +11,11 @@ import pytest
 
 from rung import formats
 from rung.cli.app import main
+from rung.conversion.within_budget import Calibration
 from rung.core.errors import UsageError
-from rung.quantization.budget import Option, choose, hull
+from rung.models import open_card
+from rung.quantization.budget import Option, choose, hull, rounded
+from rung.quantization.divergence import Reference
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
 
 
@@ -126,3 +129,23 @@ def test_texts_that_show_nothing_are_refused(model, tmp_path, capsys, text, said
     code, _, error = quantize(capsys, model, tmp_path / "a.gguf", "--size", "1MB", "--text", tmp_path / "t.txt")
     assert code == 2, error
     assert said in error
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_expected_and_measured_agree_on_text_that_nothing_was_chosen_by(seed, model, tmp_path):
+    """A model of chance, whose roundings hide their errors from the text they were made for: by a third at least."""
+    card = open_card(model / "model")
+    found = Calibration(card, model / "text.txt", 1, lambda label, done, total: None)
+    parts = [{tuple(each) for each in part.tolist()} for part in (found.chosen_by, found.corrected_by, found.held_out)]
+    assert all(parts)
+    rng = np.random.default_rng(seed)
+    mixture = {role: each[rng.integers(len(each))] for role, each in found.options.items()}
+    chosen = {role: option.format for role, option in mixture.items()}
+    override = rounded(card, found.rounder, chosen, tmp_path)
+    measured = Reference(card, found.held_out).compare(card, override).divergence
+    assert sum(option.divergence for option in mixture.values()) == pytest.approx(measured, rel=0.35)
+    again = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
+    assert len(again) > len(chosen) / 2
+    fresh = rounded(card, found.rounder, chosen, tmp_path)
+    assert all(np.array_equal(override(role), fresh(role)) for role in chosen)
+    assert again == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}

@@ -19,13 +19,13 @@ from rung.models.card import ModelCard
 from rung.models.files.gguf_write import pair
 from rung.quantization import text as texts
 from rung.quantization.budget import Choice, Option, Progress, Rounder, choose, corrected, matrices, options_of
-from rung.quantization.divergence import Reference
 from rung.quantization.statistics import FEWEST, LENGTH, gather
 
 #: Characters of the default text for a token, at least.
 _CHARACTERS = 6
-#: The part of a text that nothing is chosen by, and windows of the rest that real passes of a kind read.
-_OTHER, _PASSES = 4, 1
+#: Of so many windows one corrects expectations, and one judges the result: those in the middle, so that each kind of
+#: text is met in all three parts.
+_PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Budget:
 
 
 class Calibration:
-    """A model with the windows of a text: those that formats are chosen by, and others to judge the choice."""
+    """A model with the windows of a text: those that statistics come from, those that correct what is expected, and
+    those that judge the result."""
 
     def __init__(self, card: ModelCard, text: Path | None, threads: int, progress: Progress) -> None:
         import torch
@@ -47,10 +48,11 @@ class Calibration:
         self.card, self.progress, self.name = card, progress, "default" if text is None else text.name
         words = texts.default_text(_CHARACTERS * texts.TOKENS) if text is None else read_text(text, texts.OTHER_TEXT)
         tokenizer = Tokenizer.from_card(card)
-        length = min(LENGTH, max(len(tokenizer.encode(words[:16384], special=False, bos=False)) // _OTHER, 2))
+        length = min(LENGTH, max(len(tokenizer.encode(words[:16384], special=False, bos=False)) // _PARTS, 2))
         windows = texts.windows(tokenizer, words, length, texts.TOKENS)
-        other = max(1, len(windows) // _OTHER)
-        self.chosen_by, self.held_out = windows[:-other], windows[-other:]
+        part = torch.arange(len(windows)) % _PARTS
+        self.corrected_by, self.held_out = windows[part == _PARTS - 2], windows[part == _PARTS - 1]
+        self.chosen_by = windows[part < _PARTS - 2]
         if self.chosen_by.numel() < FEWEST:
             raise UsageError(
                 f"The text has {windows.numel()} tokens, too few to judge a model by.",
@@ -64,8 +66,7 @@ class Calibration:
     def options(self) -> Mapping[str, tuple[Option, ...]]:
         """Return the options of each matrix, by role."""
         options = options_of(self.card, self.rounder, self.progress)
-        reference = Reference(self.card, self.chosen_by[:_PASSES])
-        return corrected(self.card, self.rounder, options, reference, self.progress)
+        return corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
 
 
 def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tuple[Job, Choice | None]:

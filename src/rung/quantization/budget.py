@@ -1,21 +1,26 @@
 """Choose a format for each tensor within a budget of bytes or of divergence.
 
 What a tensor costs in a format is expected from its statistics, on a sample of its rows, rounded as they would be. Sums
-over the tensors of a kind (``q``, ``down``) are then corrected by real passes: errors of many layers meet, and those of
-keys and values are seen by many positions.
+over the tensors of a kind (``q``, ``down``) are then corrected by real passes over text that no statistics come from:
+errors of many layers meet, those of keys and values are seen by many positions, and what is rounded for one text costs
+more on another one.
 """
 
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from rung import formats
 from rung.core.errors import UsageError
+from rung.core.settings import CACHE
 from rung.core.text import size as sized
 from rung.core.types import Format
 from rung.formats import Encoded
@@ -24,6 +29,7 @@ from rung.formats.grids import has_grid
 from rung.models.card import ModelCard, Tensor
 from rung.models.reader import Reader
 from rung.quantization.divergence import Reference
+from rung.quantization.network import Override
 from rung.quantization.rounding import Metric, round_weight
 from rung.quantization.statistics import Statistics
 
@@ -33,6 +39,10 @@ CANDIDATES = ("q3_k", "q4_0", "iq4_nl", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", 
 _ROWS = 64
 #: KL that a kind of tensors is tried at: large enough to be seen, small enough to be of second order.
 _TRIED = 0.02
+#: Tokens of text that each kind of tensors is tried on alone; all kinds together are tried on the whole text.
+_TOKENS = 512
+#: What a correction may be: beyond that a pass shows chance.
+_LEAST, _MOST = 0.1, 20.0
 Progress = Callable[[str, int, int], None]
 
 
@@ -128,38 +138,79 @@ def corrected(
     card: ModelCard,
     rounder: Rounder,
     options: Mapping[str, tuple[Option, ...]],
-    reference: Reference,
+    windows: torch.Tensor,
     progress: Progress,
 ) -> dict[str, tuple[Option, ...]]:
-    """Return options whose KL is multiplied by what a real pass of each kind of tensor finds of its expectation."""
-    kinds = sorted({kind_of(role) for role, listed in options.items() if len(listed) > 1})
-    factors: dict[str, float] = {}
-    for number, kind in enumerate(kinds):
-        progress(f"a pass with {kind} rounded", number, len(kinds))
-        of_kind = {role: each for role, each in options.items() if kind_of(role) == kind and len(each) > 1}
-        count = min(len(each) for each in of_kind.values())
-        sums = [sum(each[place].divergence for each in of_kind.values()) for place in range(count)]
-        place = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
-        chosen = {role: each[place].format for role, each in of_kind.items()}
-        measured = reference.compare(card, rounded(card, rounder, chosen)).divergence
-        factors[kind] = float(np.clip(measured / max(sums[place], 1e-12), 0.1, 20))
+    """Return options whose KL is multiplied by what real passes over windows [B, L] find of its expectation.
+
+    A pass for each kind of tensors over the beginnings of the windows says how kinds compare; one with all of them
+    over the whole windows says what they come to together.
+    """
+    free = {role: listed for role, listed in options.items() if len(listed) > 1}
+    kinds = sorted({kind_of(role) for role in free})
+    tried = {role: each for kind in kinds for role, each in _tried_at(free, kind).items()}
+    factors = dict.fromkeys(kinds, 1.0)
+    beginnings = windows[:, : max(2, _TOKENS // len(windows))]
+    CACHE.read().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE.read(), prefix="rounded-") as place:
+        reference = Reference(card, beginnings)
+        for number, kind in enumerate(kinds):
+            progress(f"a pass with {kind} rounded", number, len(kinds) + 1)
+            chosen = {role: option for role, option in tried.items() if kind_of(role) == kind}
+            factors[kind] = _factor(reference, rounded(card, rounder, _formats(chosen), Path(place)), chosen, factors)
+        progress("a pass with all rounded", len(kinds), len(kinds) + 1)
+        override = rounded(card, rounder, _formats(tried), Path(place))
+        together = _factor(Reference(card, windows), override, tried, factors) if tried else 1.0
     return {
-        role: tuple(replace(each, divergence=each.divergence * factors.get(kind_of(role), 1.0)) for each in listed)
+        role: tuple(
+            replace(each, divergence=each.divergence * factors.get(kind_of(role), 1.0) * together) for each in listed
+        )
         for role, listed in options.items()
     }
 
 
-def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format]) -> Callable[[str], Floats | None]:
-    """Return a function that gives the rounded weights of the chosen roles, and None for others."""
+def _tried_at(options: Mapping[str, tuple[Option, ...]], kind: str) -> dict[str, Option]:
+    """Return an option of each tensor of a kind, at the same place in their lists: together near ``_TRIED``."""
+    of_kind = {role: each for role, each in options.items() if kind_of(role) == kind}
+    count = min(len(each) for each in of_kind.values())
+    sums = [sum(each[place].divergence for each in of_kind.values()) for place in range(count)]
+    place = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
+    return {role: each[place] for role, each in of_kind.items()}
+
+
+def _formats(chosen: Mapping[str, Option]) -> dict[str, Format]:
+    return {role: option.format for role, option in chosen.items()}
+
+
+def _factor(
+    reference: Reference, override: Override, chosen: Mapping[str, Option], factors: Mapping[str, float]
+) -> float:
+    """Return the measured KL by the expected one, with the factors of kinds so far."""
+    expected = sum(option.divergence * factors[kind_of(role)] for role, option in chosen.items())
+    measured = reference.compare(reference.card, override).divergence
+    return float(np.clip(measured / max(expected, 1e-12), _LEAST, _MOST))
+
+
+def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format], kept: Path) -> Override:
+    """Return a function that gives the rounded weights of the chosen roles, and None for others.
+
+    They are kept in a folder for the next function of this kind.
+    """
     by_role = {tensor.role: tensor for tensor in card.tensors}
 
     @functools.lru_cache(maxsize=1)  # an embedding that is the head too is asked for twice
     def weights(role: str) -> Floats | None:
         if role not in chosen:
             return None
-        with Reader(card) as reader:
-            stored = reader.read(by_role[role])
-            return formats.decode(rounder.encode(role, stored, chosen[role], role))
+        fmt, path = chosen[role], kept / f"{role}.{chosen[role].name}.npy"
+        if not path.exists():
+            with Reader(card) as reader:
+                made = rounder.encode(role, reader.read(by_role[role]), fmt, role)
+            if made.format != fmt or set(made.parts) != {"data"}:
+                return formats.decode(made)
+            np.save(path, made.parts["data"])
+        rows, columns = by_role[role].shape
+        return formats.decode(Encoded(fmt, (rows, columns), {"data": np.load(path)}))
 
     return weights
 

@@ -33,8 +33,7 @@ class Reference:
     """Hold the answers of a model to windows [B, L] of token ids, in f32."""
 
     def __init__(self, card: ModelCard, windows: Tensor) -> None:
-        self.windows = windows
-        self._shape = card
+        self.card, self.windows = card, windows
         self._states, self._head = _states(card, windows, lambda role: None)
 
     def compare(self, card: ModelCard, override: Override = lambda role: None) -> Measured:
