@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from texts import mixed
+from mixed_texts import mixed
 
 from rung.conversion.within_budget import Budget, Calibration, budgeted
 from rung.conversion.writing import write

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from texts import mixed
+from mixed_texts import mixed
 from widening import widened
 
 from rung import formats

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from texts import mixed
+from mixed_texts import mixed
 
 from rung.conversion.within_budget import Calibration
 from rung.engine.tokenizers.tokenizer import Tokenizer
