@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from rung.core.types import Ladder, Rung
+from rung.kernels.gpu.stored import prepare
 from rung.ops import LADDERS
 from rung.simulation.context import current
 
@@ -17,7 +18,7 @@ class Cmma:
     """Brush: products on 16x16x16 matrix units, which the kernel's framework looks up in the features of the device."""
 
     def prepare(self, encoded: Any, *, dtype: str, threads: int) -> Any:
-        return encoded
+        return prepare(encoded, dtype, threads)
 
     def apply(self, state: Any, x: torch.Tensor) -> torch.Tensor:
         card = current()
@@ -29,7 +30,7 @@ class Cmma:
         return LADDERS["linear"].rung("ref").load().apply(state, x)
 
     def restore(self, state: Any) -> Any:
-        return state
+        return state.encoded
 
 
 class Mmq:
@@ -38,7 +39,7 @@ class Mmq:
     built = (500, 600, 700, 750, 800, 900)
 
     def prepare(self, encoded: Any, *, dtype: str, threads: int) -> Any:
-        return encoded
+        return prepare(encoded, dtype, threads)
 
     def apply(self, state: Any, x: torch.Tensor) -> torch.Tensor:
         major, minor = torch.cuda.get_device_capability()
@@ -51,23 +52,23 @@ class Mmq:
         return LADDERS["linear"].rung("ref").load().apply(state, x)
 
     def restore(self, state: Any) -> Any:
-        return state
+        return state.encoded
 
 
 class Igemmlt:
     """bitsandbytes: a weight in llm_int8 times activations that are rounded to int8, as one product of int8."""
 
     def prepare(self, encoded: Any, *, dtype: str, threads: int) -> Any:
-        return encoded
+        return prepare(encoded, dtype, threads)
 
     def apply(self, state: Any, x: torch.Tensor) -> torch.Tensor:
-        codes, scale = (torch.from_numpy(state.parts[part]).to(x.device) for part in ("data", "scale"))
+        codes, scale = (torch.from_numpy(state.encoded.parts[part]).to(x.device) for part in ("data", "scale"))
         peak = x.abs().amax(dim=1, keepdim=True)
         rounded = (x * (127 / peak)).round().to(torch.int8)
         return torch._int_mm(rounded, codes.T).to(x.dtype) * (peak / 127) * (scale / 127)
 
     def restore(self, state: Any) -> Any:
-        return state
+        return state.encoded
 
 
 CMMA, MMQ, IGEMMLT = Cmma(), Mmq(), Igemmlt()

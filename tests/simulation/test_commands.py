@@ -29,7 +29,7 @@ def test_the_answer_as_json_says_what_ran_and_that_it_was_simulated(rung):  # no
     said = rung("run", *QUESTION, "--device", "sim:2080ti", "--json")
     result = json.loads(said.out)
     assert result["simulated"] is True
-    assert result["report"]["rungs"]["linear q8_0"] == "torch.decode"
+    assert result["report"]["rungs"]["linear q8_0"] == "cuda.rows"
     assert result["plan"]["placements"][0]["device"] == "cuda:0"
 
 
@@ -99,7 +99,7 @@ def test_a_model_is_loaded_inside_the_block_or_not_at_all():
     with pytest.raises(UnknownDevice, match="not in this machine"):
         package.load(MODEL, device="sim:p2200")
     with package.simulate("RTX 2080 Ti"):
-        model = package.load(MODEL)
+        model = package.load(MODEL, device="cuda:0")
         assert model.plan.placements[0].device == "cuda:0"
         assert torch.cuda.memory_allocated() > 0
         there = model.logits([1, 5, 9])

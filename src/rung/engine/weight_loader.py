@@ -25,7 +25,7 @@ from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
 from rung.planning.placement import is_lossless
-from rung.planning.weight_plan import Weight, compute_dtype, plan_weights, reads_without_torch
+from rung.planning.weight_plan import WIDER, Weight, compute_dtype, plan_weights, reads_without_torch
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
 from rung.run.torch_device import location
@@ -67,7 +67,7 @@ class WeightLoader:
         for placement in plan.placements:
             device = by_id[placement.device]
             dtype = compute_dtype(device, lossless)
-            packed = plan.packing == "r16"
+            packed = plan.packing in WIDER
             weights = plan_weights(subject, format, device, dtype, packed)
             self._weights[device.id] = {weight.tensor.role: weight for weight in weights}
             self._binders[device.id] = Binder(

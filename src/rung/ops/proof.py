@@ -17,7 +17,7 @@ from rung import formats
 from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.formats.families import grouped
-from rung.kernels.webgpu import is_webgpu
+from rung.ops.linear import ON_DEVICE
 
 SEED = 20_261_121
 #: Rows of a weight, not a multiple of any tile.
@@ -77,9 +77,9 @@ def as_tensor(values: npt.NDArray[Any], place: str) -> Any:
     return torch.from_numpy(values).to(place)
 
 
-def on(place: str) -> dict[str, str]:
+def on(rung: Rung, place: str) -> dict[str, str]:
     """Return the keywords that tell ``prepare`` of a rung where it computes."""
-    return {"device": place} if is_webgpu(place) else {}
+    return {"device": place} if rung.packing in ON_DEVICE else {}
 
 
 def columns_of(format: str) -> int:

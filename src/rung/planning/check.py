@@ -38,7 +38,7 @@ from rung.planning.placement import Arrangement, arrange, arrangements, computab
 from rung.planning.solve import SIXTEEN, cache_reasons, choose, verdict_of
 from rung.planning.speed import READING_SPEED, at_reading_speed, has_kernel
 from rung.planning.training import trainable, training_use
-from rung.planning.weight_plan import Storage, storage_name
+from rung.planning.weight_plan import WIDER, Storage, storage_name
 from rung.planning.weight_plan_cache import WeightPlan
 
 #: Weights that take so many times the bytes of their format are worth a word.
@@ -215,7 +215,7 @@ def _odd(case: Case, arrangement: Arrangement) -> str:
     """Why the weights take much more than their format does: a kernel that wants them unpacked, or kept twice."""
     if not _writes(case) or case.main.subject.borrowed:
         return ""
-    packed = [kind for kind in arrangement.weight_plan.kinds if kind.weight.packing == "r16"]
+    packed = [kind for kind in arrangement.weight_plan.kinds if kind.weight.packing in WIDER]
     wide = sum(kind.weight.bytes * len(kind.places) for kind in packed)
     plain = sum(kind.weight.format.bytes(kind.weight.tensor.shape) * len(kind.places) for kind in packed)
     if len(arrangement.parts) > 1 or wide <= _WIDENED * plain:

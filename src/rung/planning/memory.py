@@ -62,7 +62,7 @@ _CONTEXT_TOKEN = 1800
 #: The largest slab of a weight that is decoded at once, in f32.
 _SLAB = 32 * _MB
 #: Rungs that decode a slab before they multiply many rows; that of stored floats takes few by itself.
-_DECODING = (*DECODING, "numba.stored")
+_DECODING = (*DECODING, "numba.stored", "cuda.rows", "cuda.stored")
 #: The truth may lie this far above: a share of what is estimated, and on a CPU what compiling new kernels takes.
 _BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 

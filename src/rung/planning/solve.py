@@ -26,7 +26,7 @@ from rung.planning.placement import (
 )
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
-from rung.planning.weight_plan import Storage, compute_dtype, parts, percent
+from rung.planning.weight_plan import WIDER, Storage, compute_dtype, parts, percent
 from rung.planning.weight_plan_cache import WeightPlanCache
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
@@ -277,7 +277,7 @@ def speed(plans: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt:
     found = []
     for place in plan.placements:
         device = by_id[place.device]
-        weight_plan = plans.plan(asked, device, compute_dtype(device, lossless), plan.packing == "r16")
+        weight_plan = plans.plan(asked, device, compute_dtype(device, lossless), plan.packing in WIDER)
         rate = rates(weight_plan.groups, plans.subject, device, plan.context, plan.cache_dtype, prompt)
         found.append((rate, place.last - place.first))
     return split_rates(found, plans.subject.layers)
@@ -301,7 +301,7 @@ def _plan(
         context=context,
         placements=best.placements,
         parts=parts(best.weights, name),
-        packing=next((name for name in ("r16", "mapped") if name in packings), "stored"),
+        packing=next((name for name in (*WIDER, "mapped") if name in packings), "stored"),
         threads=request.threads,
         decode_rate=best.rates.decode,
         prefill_rate=best.rates.prefill,

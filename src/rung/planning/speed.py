@@ -21,8 +21,8 @@ A token takes the time of its weights, of the keys and values that it reads, and
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach;
 of a processor of the catalog the instructions that its cores end and its kernels take (``instructions``). A token then
 takes as long as its bytes or as its instructions, whichever is longer. The same of kernels for GPUs that multiply
-weights as they are packed (``webgpu.``), whose token is one command buffer: between two of its five dispatches a layer
-the GPU drains. ``benchmarks/published_decode.py`` holds that against what others measured.
+weights as they are packed (``webgpu.``, ``cuda.``). A token of WebGPU is one command buffer: between two of its five
+dispatches a layer the GPU drains. ``benchmarks/published_decode.py`` holds that against what others measured.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ _PACKED_PER_SECOND = 3e9
 #: The share of the bandwidth that a maker names that a CPU reads: llama.cpp reached 0.46 to 0.75 on eight of them
 #: (docs/cpus.md), and no measurement of rung on them is known.
 _CPU_SHARE = 0.68
-#: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
-_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4, "webgpu": 2e-5}
+#: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
+#: where Python launches about 50 kernels a layer, each in some 6 microseconds.
+_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 3e-4, "transformers": 7e-4, "webgpu": 2e-5}
 #: Instructions of a thread that decode a weight and multiply it with a row in f32, at most: the bar of the shaders. A
 #: further row of a pass takes one more.
 _INSTRUCTIONS = 4.0
@@ -294,7 +295,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     seconds = group.bytes / (measured or bandwidth)
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
-    if measured is None and _in_place(group):
+    if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
         return max(seconds, group.count * 2 * _INSTRUCTIONS / _peak_of("f32", device))  # a peak counts two operations
     if group.rung in DECODING and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:

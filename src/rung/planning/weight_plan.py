@@ -16,6 +16,7 @@ from rung.models.card import Encoder, Tensor
 from rung.models.networks.values import SCALE
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
+from rung.ops.linear import ON_DEVICE
 from rung.planning.gguf_mixtures import Mixture, TensorPosition
 from rung.planning.network_spec import Subject, is_table
 
@@ -23,6 +24,9 @@ from rung.planning.network_spec import Subject, is_table
 _COARSE_BITS = 6.0
 #: Tensors that no file stores in blocks: convolutions, routers of experts, positions. They stay floats.
 _FLOATS = ("conv", "router", "positions", "types", "table", "bias")
+
+#: Packings that may take more than the stored weight.
+WIDER = ("r16", "cuda")
 
 #: Packed weights above this have huge pages of their own, the last of which is resident whole
 #: (``kernels.cpu.pack.arena``).
@@ -115,7 +119,7 @@ def alike(
     def climb(format: Format, shape: tuple[int, ...]) -> Climb:
         key = (format.name, shape)
         if key not in climbs:
-            climbs[key] = climb_linear(device, format, dtype, shape, packed)
+            climbs[key] = climb_linear(device, format, dtype, shape, packed and packs(subject, device))
         return climbs[key]
 
     found = []
@@ -136,6 +140,12 @@ def plan_weights(subject: Subject, asked: Storage, device: Device, dtype: str, p
     """
     kinds = classes(subject, isinstance(asked, Mixture))
     return in_order(subject, alike(subject, asked, device, dtype, packed, kinds))
+
+
+def packs(subject: Subject, device: Device) -> bool:
+    """Return whether weights may be held there as a rung packs them: layers of ``rung.nn`` hold what is stored too, for
+    which a GPU has no room."""
+    return device.kind == "cpu" or not subject.borrowed
 
 
 def in_order(subject: Subject, kinds: tuple[Alike, ...]) -> tuple[Weight, ...]:
@@ -166,7 +176,7 @@ def _weight(
 def _held_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) -> int:
     """Bytes in memory. A generic layout keeps the stored weight for the way back, free while it is a file's. Layers of
     ``rung.nn`` keep it too; in ``rung run`` only a head that is an embedding does, for its rows."""
-    if packing == "webgpu":
+    if packing in ON_DEVICE:
         return gpu_bytes(format, tensor.shape)
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
@@ -230,7 +240,7 @@ def climb_linear(device: Device, format: Format, dtype: str, shape: tuple[int, .
     rows, columns = shape[-2], shape[-1]
     case = Case("linear", format.name, dtype, (1, rows, columns))
     wider = no("would hold a wider copy of the weight")
-    return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing != "r16" else wider)
+    return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing not in WIDER else wider)
 
 
 def is_linear(tensor: Tensor) -> bool:

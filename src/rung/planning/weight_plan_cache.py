@@ -15,6 +15,7 @@ from rung.planning.memory import weights_on, workspace
 from rung.planning.network_spec import Subject
 from rung.planning.speed import Group, groups, token_share
 from rung.planning.weight_plan import (
+    WIDER,
     Alike,
     Storage,
     Weight,
@@ -68,7 +69,7 @@ class WeightPlan:
     @functools.cached_property
     def widened(self) -> bool:
         """Return whether a weight is held in another layout than the stored one."""
-        return any(kind.weight.packing == "r16" for kind in self.kinds)
+        return any(kind.weight.packing in WIDER for kind in self.kinds)
 
     def reads_without_torch(self, device: Device, cache_dtype: str) -> bool:
         """See ``rung.planning.weight_plan.reads_without_torch``."""
@@ -130,13 +131,14 @@ class WeightPlanCache:
         return self._made[key]
 
     def _kind(self, device: Device) -> object:
-        """Return the key that the choice of rungs depends on: devices with the same capabilities and packages share
-        it."""
+        """Return the key that the choice of rungs depends on: devices with the same capabilities, packages and compiler
+        share it."""
         key = id(device)
         if key not in self._kinds:
             levels = tuple(device.capability(name).level for name in _ASKED if not name.startswith("package."))
             packages = tuple(name.removeprefix("package.") in device.software for name in _ASKED)
-            self._kinds[key] = device, (device.kind, levels, packages)
+            compilers = device.arch, *map(device.software.get, ("nvrtc", "hiprtc"))
+            self._kinds[key] = device, (device.kind, levels, packages, compilers)
         return self._kinds[key][1]
 
 

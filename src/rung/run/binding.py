@@ -14,14 +14,16 @@ from rung.core.value import FrozenDict
 from rung.diagnosis import Match, classify
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.kernels.webgpu import is_webgpu
 from rung.ops import LADDERS
+from rung.ops.linear import ON_DEVICE
 from rung.ops.rasterize import where
 from rung.ops.sample.rows import Chosen, Row
 from rung.run import cpu_level, self_check
 from rung.run.journal import Journal
+from rung.run.torch_device import location
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 #: Functions (encoded, threads) -> state of the packings that are made without torch, which can be imported meanwhile.
@@ -149,7 +151,7 @@ class Binder:
             state = resolve(PACKERS[shared])(encoded, self.threads)
         else:
             try:
-                state = self._prepare(rungs[0].load(), encoded)
+                state = self._prepare(rungs[0], encoded)
             except Exception as error:
                 if not rungs[0].plugin:
                     raise
@@ -157,10 +159,10 @@ class Binder:
                 return self.linear(encoded)
         return Linear(self, encoded.format, encoded.shape, (few_case, many_case), rungs, state)
 
-    def _prepare(self, implementation: Any, encoded: Encoded) -> Any:
-        """Return the state of a rung; torch's rungs compute on the device of what they multiply with."""
-        apart = {"device": self.device.id} if is_webgpu(self.device.id) else {}
-        return implementation.prepare(encoded, dtype=self.dtype, threads=self.threads, **apart)
+    def _prepare(self, rung: Rung, encoded: Encoded) -> Any:
+        """Return the state of a rung; those of stored weights compute on the device of what they multiply with."""
+        place = {"device": location(self.device.id)} if rung.packing in ON_DEVICE else {}
+        return rung.load().prepare(encoded, dtype=self.dtype, threads=self.threads, **place)
 
     def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
         """Attention of one layer; ``options`` are window and softcap."""
@@ -284,6 +286,19 @@ class Linear:
 
             return self(torch.from_numpy(x)).numpy()
         return self.multiply(x)
+
+    def decode(self, first: int, last: int, place: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return the rows [first, last) of a weight that is held as it is stored, in a dtype there, to be read only."""
+        own = getattr(self._implementations[1], "decode", None)
+        if own is None:
+            plain: Tensor = self.state.read(first, last, place, dtype)
+            return plain
+        try:
+            result: Tensor = own(self.state, first, last, place, dtype)
+            return result
+        except Exception as error:
+            self._failed(1, error)
+        return self.decode(first, last, place, dtype)
 
     def _failed(self, which: int, error: Exception) -> None:
         """Bind the rung below one that failed."""

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from rung.core.errors import UsageError
 from rung.core.types import Capability, Device, Level, Proof
+from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.hardware.select import is_id
+from rung.kernels.cuda import fibers
 
 #: Ids as plans have them, with the number of the card after it; a Mac has one GPU.
 _IDS = {"cuda": "cuda:{}", "rocm": "rocm:{}", "xpu": "xpu:{}", "mps": "mps"}
 
-#: A simulated card computes by torch's operations on the processor; compiled GPU code has nothing to run on.
+#: A simulated card computes by torch's operations on the processor; what Triton compiles has nothing to run on.
 _NO_TRITON = Capability("package.triton", Level.ABSENT, Proof.DECLARED, "a simulated card runs no compiled GPU code")
 
 
@@ -41,8 +43,16 @@ def describe(
         _together(found)
     if memory is not None:
         found = [replace(device, free=device.memory) for device in found]
-    found = [device.with_capabilities([_NO_TRITON]) for device in found]
+    found = [_without_compilers(device.with_capabilities([_NO_TRITON])) for device in found]
     return tuple(replace(d, id=_IDS[d.kind].format(index), real=False) for index, d in enumerate(found))
+
+
+def _without_compilers(device: Device) -> Device:
+    """The device without what compiles CUDA C, where nothing builds such kernels for the processor instead."""
+    if fibers.compiler():
+        return device
+    kept = {name: version for name, version in device.software.items() if name not in ("nvrtc", "hiprtc")}
+    return replace(device, software=FrozenDict(kept))
 
 
 def _described(name: str | Device, memory: str | int | None, software: str | None) -> Device:

@@ -12,7 +12,7 @@ from rung.core.text import did_you_mean
 from rung.core.types import Device
 from rung.hardware import detect
 from rung.run.torch_private import all_operators, default_device
-from rung.simulation import peers, queries
+from rung.simulation import compiled, peers, queries
 from rung.simulation.defects import KINDS, Defect
 from rung.simulation.dispatch import cache_invalidation, compiling, dispatch_hook, threads
 from rung.simulation.dispatch.dispatcher import Dispatch
@@ -40,6 +40,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         queries.install(world, patches)
         peers.install(world, patches)
         graphs.install(world, patches)
+        compiled.install(world, patches)
         autocast.install(patches)
         undo.callback(autocast.remove)
         undo.callback(serialization.install(world))

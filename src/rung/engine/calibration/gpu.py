@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from rung import formats
-from rung.core.types import Device
+from rung.core.types import Device, Format
 from rung.engine.calibration import transformers
 from rung.engine.calibration.models import Size, decoder, encoded, plan, reading
 from rung.engine.decoder import Decoder
 from rung.engine.scheduling.sequence_reader import SequenceReader
+from rung.kernels.webgpu.layouts import gpu_bytes
 from rung.models.decoder_memory import CHUNK
 from rung.planning.weight_plan import climb_linear, compute_dtype
 from rung.run.binding import Binder, Linear
@@ -136,8 +137,9 @@ def rates(seconds: Mapping[str, float], device: Device, threads: int, names: Seq
     found = {}
     for name in _with_exact(names):
         rung = _rung(name, device)
+        held = gpu_bytes if rung.startswith("cuda.rows ") else Format.bytes
         found[f"launch {rung}"] = seconds[f"{name} tiny"]
-        found[rung] = sum(formats.get(name).bytes(shape) for shape in _LARGE) / seconds[name]
+        found[rung] = sum(held(formats.get(name), shape) for shape in _LARGE) / seconds[name]
         found[f"{rung} many"] = 2 * CHUNK * sum(out * columns for out, columns in _LARGE) / seconds[f"{name} many"]
     for head_dim, group in _HEADS:
         read = 2 * _LAYERS * _VALUES * (_DEPTH + 1) * 2

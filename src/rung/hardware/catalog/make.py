@@ -21,6 +21,8 @@ _IDLE = {"cuda": 0.975, "rocm": 0.98, "xpu": 0.95}
 _LARGE_MAC = 36 * GB
 #: Bytes that a process takes on a GPU before any tensor, where no figure is known.
 RUNTIME = 400 * 2**20
+#: What compiles kernels at run time, of the release of its toolkit: torch's wheels bring it.
+_COMPILERS = {"cuda": "nvrtc", "hip": "hiprtc"}
 #: What a catalog processor computes with beside torch: rung's own kernels.
 _CPU_PACKAGES = {"numba": "0.63.0", "llvmlite": "0.46.0"}
 
@@ -126,6 +128,8 @@ def _software(architecture: Architecture, build: Build | None, others: dict[str,
     found = build.software() if build else {}
     if build and build.backend in ("cuda", "hip") and releases.triton(build):
         found["triton"] = f"{releases.triton(build)}.0"
+    if build and (compiler := _COMPILERS.get(build.backend)):
+        found[compiler] = build.toolkit.partition(".")[0]
     return found | (_CPU_PACKAGES if architecture.kind == "cpu" else {}) | others
 
 

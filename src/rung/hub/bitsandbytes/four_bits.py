@@ -23,6 +23,8 @@ from rung.formats.families.codebook4 import CODEBOOKS, CodebookCodec
 from rung.formats.table import BLOCKS
 from rung.hub.bitsandbytes.blocks import PIECE, dequantize_blockwise, nearest
 from rung.kernels.cpu.pack.decoding import decode
+from rung.kernels.gpu.dtypes import DTYPE_NAME
+from rung.kernels.gpu.stored import rows_of_slab
 from rung.nn.quantized import binding
 from rung.nn.stepping import BLOCK
 
@@ -75,6 +77,10 @@ def dequantize_4bit(
             {"data": codes.numpy(), "absmax": absmax.float().numpy()},
         )
         return torch.from_numpy(decode(stored, None, torch.get_num_threads())).view(*shape).to(dtype)
+    if codes.device.type == "cuda" and dtype in DTYPE_NAME and _divides(blocksize, shape[-1]):
+        whole = (count // shape[-1], shape[-1])
+        bound = _bound(a, whole, [absmax], absmax.float, blocksize, quant_type)
+        return binding.decoded(bound, absmax.new_empty(0, dtype=dtype), 0, whole[0]).view(*shape)
     values = torch.from_numpy(CODEBOOKS[quant_type]).to(codes.device)
     decoded = values[torch.stack([codes >> 4, codes & 15], dim=1).view(-1)[:count].int()]
     return (decoded * absmax.float().repeat_interleave(blocksize)[:count]).view(*shape).to(dtype)
@@ -122,8 +128,13 @@ def gemv_4bit(a: Tensor, b: Tensor, shape: Sequence[int], absmax: Tensor, code: 
     quant_type = "fp4" if code[1] > 0 else "nf4"
     if a.dtype == torch.float32:
         return _product(a, b, shape, [absmax], absmax.float, blocksize, quant_type)
-    weight = dequantize_4bit(b, absmax, blocksize, quant_type, shape, a.dtype)
-    return linear(a.float(), weight.float()).to(a.dtype)
+    rows, columns = shape
+    if not _divides(blocksize, columns):
+        weight = dequantize_4bit(b, absmax, blocksize, quant_type, shape, a.dtype)
+        return linear(a.float(), weight.float()).to(a.dtype)
+    bound, step = _bound(b, (rows, columns), [absmax], absmax.float, blocksize, quant_type), rows_of_slab(columns)
+    slabs = [(first, min(first + step, rows)) for first in range(0, rows, step)]
+    return torch.cat([linear(a.float(), binding.decoded(bound, a, *slab).float()) for slab in slabs], -1).to(a.dtype)
 
 
 def _product(
@@ -138,15 +149,30 @@ def _product(
     rows, columns = shape
     dtype = a.dtype if binding.multiplies(a.device, a.dtype) else torch.float32
     x = a.detach().reshape(-1, columns).to(dtype)
-    if blocksize not in BLOCKS or columns % blocksize or not len(x):
+    if not _divides(blocksize, columns) or not len(x):
         y = linear(x, dequantize_4bit(b, plain(), blocksize, quant_type, shape, dtype))
     else:
-        owner = b if b._base is None else b._base
-        format = formats.get(f"{quant_type}:{blocksize}")
-        y = binding.linear(
-            binding.foreign(owner, [b, *scales], lambda: _parts(b, plain()), format, (rows, columns)), x
-        )(x)
+        y = binding.linear(_bound(b, (rows, columns), scales, plain, blocksize, quant_type), x)(x)
     return y.to(a.dtype).view(*a.shape[:-1], rows)
+
+
+def _divides(blocksize: int, columns: int) -> bool:
+    """Return whether a format of rung's has such blocks in rows of that many columns."""
+    return blocksize in BLOCKS and columns % blocksize == 0
+
+
+def _bound(
+    b: Tensor,
+    shape: tuple[int, int],
+    scales: list[Tensor],
+    plain: Callable[[], Tensor],
+    blocksize: int,
+    quant_type: str,
+) -> binding.State:
+    """The weight as rungs see it, for as long as its codes live."""
+    owner = b if b._base is None else b._base
+    format = formats.get(f"{quant_type}:{blocksize}")
+    return binding.foreign(owner, [b, *scales], lambda: _parts(b, plain()), format, shape)
 
 
 def _parts(b: Tensor, absmax: Tensor) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from rung.kernels.cuda.source import THREADS, Source
 
 _HEADER = r"""
 #include <math.h>
+#include <setjmp.h>
 #include <string.h>
 #include <ucontext.h>
 #define ON_CPU
@@ -40,18 +41,25 @@ struct Place { unsigned x, y; };
 #define __restrict__
 #define BOUNDS(threads, blocks)
 static Place blockIdx;
-static ucontext_t home;
-static ucontext_t fibers[THREADS_OF_A_BLOCK];
+static jmp_buf home, fibers[THREADS_OF_A_BLOCK];
 static char stacks[THREADS_OF_A_BLOCK][1 << 16];
 static unsigned slots[2][THREADS_OF_A_BLOCK];
 static char done[THREADS_OF_A_BLOCK], parity[THREADS_OF_A_BLOCK];
-static int current;
+static int current, running, entered;
 static void (*body)(void**);
 static void** given;
 static __attribute__((noinline)) int thread() { return *(volatile int*)&current; }
 #define THREAD thread()
-static __attribute__((noinline)) void turn() { swapcontext(&fibers[thread()], &home); }
-static void enter() { body(given); done[thread()] = 1; swapcontext(&fibers[thread()], &home); }
+// _setjmp and _longjmp switch without a call of the system, which swapcontext makes each time
+static __attribute__((noinline)) void turn() { if (!_setjmp(fibers[thread()])) _longjmp(home, 1); }
+static void enter() {
+    for (;;) {  // a fiber lives as long as the library, and computes a thread of each block
+        body(given);
+        done[thread()] = 1;
+        running--;
+        turn();
+    }
+}
 static void __syncthreads() { turn(); }
 template <class T> static T SHUFFLE(T value, int distance) {
     T other;
@@ -82,29 +90,29 @@ static unsigned short to_half(float f) {
     const float part = frexpf(size, &exponent);
     return sign | ((unsigned)(exponent + 14 - 1 << 10) + (unsigned)nearbyintf(ldexpf(part, 11)));
 }
+static ucontext_t began;
+static void resume(int t) {
+    current = t;
+    if (_setjmp(home)) return;
+    if (entered > t) _longjmp(fibers[t], 1);
+    static ucontext_t fiber;
+    getcontext(&fiber);
+    fiber.uc_stack.ss_sp = stacks[t];
+    fiber.uc_stack.ss_size = sizeof stacks[t];
+    makecontext(&fiber, enter, 0);
+    entered++;
+    swapcontext(&began, &fiber);
+}
 static void launch(unsigned across, unsigned down, void (*call)(void**), void** arguments) {
-    const int threads = THREADS_OF_A_BLOCK;
     body = call; given = arguments;
     for (unsigned b = 0; b < across * down; b++) {
         blockIdx = {b % across, b / across};
         memset(done, 0, sizeof done);
         memset(parity, 0, sizeof parity);
-        for (int t = 0; t < threads; t++) {
-            getcontext(&fibers[t]);
-            fibers[t].uc_stack.ss_sp = stacks[t];
-            fibers[t].uc_stack.ss_size = sizeof stacks[t];
-            fibers[t].uc_link = &home;
-            makecontext(&fibers[t], enter, 0);
-        }
-        for (bool more = true; more;) {
-            more = false;
-            for (int t = 0; t < threads; t++) {
-                if (done[t]) continue;
-                current = t;
-                swapcontext(&home, &fibers[t]);
-                more |= !done[t];
-            }
-        }
+        running = THREADS_OF_A_BLOCK;
+        while (running)
+            for (int t = 0; t < THREADS_OF_A_BLOCK; t++)
+                if (!done[t]) resume(t);
     }
 }
 
@@ -128,7 +136,16 @@ extern "C" void run_{name}(unsigned across, unsigned down, void** given) {{
 }}
 """
 #: The processor's own instructions change no value: nothing is fused that the text does not fuse.
-_OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
+_OPTIONS = (
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-shared",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-U_FORTIFY_SOURCE",
+)
 _LIMIT = 120.0
 #: A block's barriers and shared memory are the library's own: one launch at a time.
 _lock = threading.Lock()

@@ -6,6 +6,7 @@ Where tensors lie in the processor's memory, the kernels run there (``fibers``).
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from rung.kernels.cuda import driver, fibers
 from rung.kernels.cuda.arguments import Argument
 from rung.kernels.cuda.layouts import Layout, stored
 from rung.kernels.cuda.source import (
+    MOST_ROWS,
     THREADS,
     Source,
     activation_bytes,
@@ -29,8 +31,12 @@ from rung.kernels.cuda.source import (
     tile_of,
 )
 from rung.kernels.gpu.dtypes import DTYPE_NAME
+from rung.kernels.gpu.stored import rows_of_slab
 from rung.kernels.webgpu.layouts import UNIT
 from rung.kernels.webgpu.packing import pack
+
+#: Weights that are packed at once: each is in the host's memory twice then.
+_PACKING = threading.Semaphore(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +73,25 @@ def packed(encoded: Encoded, place: torch.device) -> Weight:
     """Return a weight in a layout of ``kernels.webgpu``, on a device."""
     from rung.kernels.isa.products import packs_signed_bytes
 
-    base, sections = pack(encoded, packs_signed_bytes())
-    codes, highs, scales, heads = (torch.from_numpy(part.view(np.int32)).to(place) for part in sections)
+    with _PACKING:
+        base, sections = pack(encoded, packs_signed_bytes())
+        codes, highs, scales, heads = (torch.from_numpy(part.view(np.int32)).to(place) for part in sections)
     return Weight(encoded.shape, Layout(base), (codes, highs, scales, heads))
+
+
+def linear(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x W^T [M, rows] in the dtype of x [M, columns], any floats, on the device of the weight.
+
+    More than 16 rows are torch's own product in ``dtype``, with slabs of the weight that one kernel decodes.
+    """
+    if x.shape[0] <= MOST_ROWS:
+        return multiply(weight, x if x.dtype in DTYPE_NAME else x.to(torch.float32)).to(x.dtype)
+    (rows, columns), given = weight.shape, x.to(dtype)
+    y, step = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device), rows_of_slab(columns)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        y[:, first:last] = torch.nn.functional.linear(given, decode(weight, first, last, dtype))
+    return y
 
 
 def multiply(weight: Weight, x: Tensor) -> Tensor:

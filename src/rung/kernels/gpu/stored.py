@@ -22,6 +22,11 @@ SLAB = 32 << 20
 _NARROW = {"torch.float16": "f16", "torch.bfloat16": "bf16"}
 
 
+def rows_of_slab(columns: int) -> int:
+    """Return how many rows of a weight are decoded at once."""
+    return max(1, SLAB // (4 * max(columns, 1)))
+
+
 @dataclass(eq=False)
 class Stored:
     """A weight as it is stored, the name of the dtype to compute in, and its parts as tensors by device.
@@ -49,7 +54,7 @@ class Stored:
     @property
     def step(self) -> int:
         """Rows of a slab."""
-        return max(1, SLAB // (4 * max(self.shape[1], 1)))
+        return rows_of_slab(self.shape[1])
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The parts there; copied once."""

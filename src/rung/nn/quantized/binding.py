@@ -143,6 +143,14 @@ def linear(bound: State, x: Tensor) -> Linear:
         return bound.linears[x.dtype]
 
 
+def decoded(bound: State, x: Tensor, first: int, last: int) -> Tensor:
+    """The rows [first, last) in the dtype of x and where it lies, to be read only: on a GPU by the kernel of the rung
+    that multiplies them, where there is one."""
+    if x.device.type == "cuda" and x.dtype in DTYPE_NAME:
+        return linear(bound, x).decode(first, last, x.device, x.dtype)
+    return bound.stored.read(first, last, x.device, x.dtype)
+
+
 def pack(encoded: Encoded, place: torch.device, dtype: str, threads: int) -> Linear:
     """Bind a weight for activations in ``dtype``, apart from those that ``linear`` keeps: several threads may pack
     at once."""
@@ -239,7 +247,8 @@ def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _binder(place: torch.device, dtype: str, packed: bool = True) -> Binder:
-    return _binder_of(device_of(place), dtype, torch.get_num_threads(), packed)
+    device = device_of(place)
+    return _binder_of(device, dtype, torch.get_num_threads(), packed and device.kind == "cpu")
 
 
 @functools.cache

@@ -107,12 +107,12 @@ def _exact(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transp
     dtype = x.dtype if binding.multiplies(x.device, x.dtype) else torch.float32
     given, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
     if rows <= step:
-        whole = state.stored.read(0, rows, x.device, dtype)
+        whole = binding.decoded(state, given, 0, rows)
         return (given @ whole if transposed else torch_linear(given, whole)).to(x.dtype)
     y = torch.zeros(len(x), columns if transposed else rows, dtype=dtype, device=x.device)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        part = state.stored.read(first, last, x.device, dtype)
+        part = binding.decoded(state, given, first, last)
         if transposed:
             y.addmm_(given[:, first:last], part)
         else:

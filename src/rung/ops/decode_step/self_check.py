@@ -40,7 +40,7 @@ class _Linear:
         few = LADDERS["linear"].rung(rung)
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
-        self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(place))
+        self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, place))
         self._encoded = encoded
 
     def encoded(self) -> Encoded:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Rows:
     """See ``rung.ops.embedding``; the state is the weight itself."""
 
-    def prepare(self, encoded: Encoded, *, dtype: str, threads: int, device: str = "cpu") -> Encoded:
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Encoded:
         """The weight itself."""
         return encoded
 

@@ -14,7 +14,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
     encoded = weights(case.format, OUT, columns_of(case.format))
     dense = formats.decode(encoded)
     implementation = rung.load()
-    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(place))
+    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(rung, place))
     ids = [0, 17, OUT - 1, 17]
     if rung.without_torch:
         got = implementation.rows(state, ids)

@@ -9,15 +9,17 @@ Contract of every rung's ``impl`` object::
 
 - ``prepare`` takes an ``Encoded`` of shape (out, in). It does not change it and may keep it. ``dtype`` is what the
   plan computes in (f32, bf16, f16), ``threads`` how many threads may run.
-  Rungs of devices that torch does not drive are told which one as ``device``.
+  Rungs whose packing lies on a device (``ON_DEVICE``) are told which one as ``device``.
 - ``x`` is [M, in], f32 on a CPU; the result is [M, out] in the dtype and on the device of ``x``.
 - ``multiply`` is the same with float32 arrays on a CPU: [M, in], whose rows may lie apart, to [M, out]. Rungs that do
   not need ``package.torch`` have it and import no torch; rungs that do have ``apply``. Compiled ones have both.
 - ``restore`` is the exact way back: every part bit for bit as it was stored.
+- ``decode(state, first, last, place, dtype)``, which rungs of stored weights may have, is the rows [first, last) in
+  f32, f16 or bf16 on a device of torch.
 
 Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is
 ``rung.kernels.cpu.pack.packing.Packed``, and so is ``mapped``, whose rows are packed whenever they are multiplied;
-``webgpu`` is ``rung.kernels.webgpu.matrix.Matrix``;
+``webgpu`` is ``rung.kernels.webgpu.matrix.Matrix``; ``cuda`` is ``rung.ops.linear.cuda_rows.Packed``;
 ``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format stores it.
 
 Of a ``Case``: ``shape`` is (M, out, in), ``format`` the weight's, ``dtype`` what is computed in.
@@ -32,6 +34,7 @@ from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, StepClass, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, MAPPED, divides
 from rung.kernels.cuda.layouts import STORED
+from rung.kernels.cuda.source import MOST_ROWS
 
 #: Formats of floats, whose rows are read as they are stored.
 READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
@@ -39,11 +42,14 @@ READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
 #: What a product is asked to compute in.
 EXAMPLE_DTYPES = ("f32", "f16", "bf16")
 
+#: Packings that lie on a device, and not wherever a product asks for them.
+ON_DEVICE = ("webgpu", "cuda")
+
 #: Rungs that decode weights before they multiply.
 DECODING = ("torch.decode", "numpy.decode", "ref")
 
-#: Compute capability, ten times, from which on a release of NVRTC compiles; earlier ones from 5.0 on.
-OLDEST = {13: 75}
+#: Compute capability, ten times, from which on the releases of NVRTC compile; a newer one is taken like the last.
+OLDEST = {12: 50, 13: 75}
 
 #: Rows of activations that the row kernels take at once; the tile kernels start above.
 FEW = 8
@@ -98,19 +104,24 @@ def check_webgpu(case: Case, device: Device) -> Verdict:
 
 
 def check_cuda(case: Case, device: Device) -> Verdict:
-    """Rows of weights that units of 32 columns and blocks divide, and a compiler of CUDA C for the card."""
+    """Rows of weights that units of 32 columns and blocks divide, in their own order, and a compiler of CUDA C for the
+    card."""
     columns, format = case.shape[2], formats.get(case.format)
-    if not divides(format, columns):
+    if format.layout == "ordered" or not divides(format, columns):
         return no(f"has no kernel for rows of {columns} weights in {case.format}")
+    if case.shape[0] > MOST_ROWS and not (product := check_decode(case, device)):
+        return product
     name = "hiprtc" if device.kind == "rocm" else "nvrtc"
     version = device.software.get(name, "")
-    if not version and not device.real:
-        return no("needs a card that is here, whose kernels it compiles")
     if not version:
         return no(f"{name}, which compiles its kernels, is not known to be there", StepClass.UNAVAILABLE)
     capability = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
-    oldest = OLDEST.get(int(version) if version.isdecimal() else 0, 50)
-    if capability and int(capability[1]) < oldest:
+    if not capability or not version.isdecimal():
+        return YES
+    if int(version) < min(OLDEST):
+        return no(f"NVRTC {version} is older than {min(OLDEST)}, which its kernels are for", StepClass.UNAVAILABLE)
+    oldest = OLDEST.get(int(version), max(OLDEST.values()))
+    if int(capability[1]) < oldest:
         return no(f"NVRTC {version} compiles from compute capability {oldest / 10} on", StepClass.UNAVAILABLE)
     return YES
 
@@ -184,6 +195,16 @@ LADDER = register_ladder(
                 "linear",
                 "cuda.rows",
                 "rung.ops.linear.cuda_rows:RUNG",
+                kinds=("cuda", "rocm"),
+                needs=("package.torch",),
+                formats=tuple(name for name in FORMATS if name not in STORED),
+                check="rung.ops.linear:check_cuda",
+                packing="cuda",
+            ),
+            Rung(
+                "linear",
+                "cuda.stored",
+                "rung.ops.linear.cuda_stored:RUNG",
                 kinds=("cuda", "rocm"),
                 needs=("package.torch",),
                 formats=STORED,

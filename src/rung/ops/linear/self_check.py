@@ -22,7 +22,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
     encoded = weights(case.format, OUT, columns)
     dense = formats.decode(encoded).astype(np.float64)
     implementation = rung.load()
-    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(place))
+    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(rung, place))
     for rows in _FEW if case.shape[0] <= FEW else _MANY:
         x = np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32)
         want = x.astype(np.float64) @ dense.T

@@ -11,6 +11,9 @@ nf4 and fp4 in signed bytes add theirs, which grows with the block: 0.0075 to 0.
 
 from __future__ import annotations
 
+from rung import formats
+from rung.kernels.cpu.pack.layouts import layout_of
+
 #: Standard deviation of the error by what a rung computes in.
 _SPREAD = {"int8": 0.0055, "codebook": 0.009, "f32": 2e-6, "bf16": 0.0025, "f16": 0.0004}
 
@@ -20,6 +23,9 @@ _DEVIATIONS = 6.0
 #: Half a unit in the last place of a result, as a share of it: deviations do not tell how a large one is rounded.
 _ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11}
 
+#: Rungs that take activations in int8 where codes are integers, and in float32 where these index a table.
+_CUDA = ("cuda.rows", "cuda.stored")
+
 #: Largest relative error of the scale of all products together.
 SCALE = 0.002
 
@@ -27,9 +33,9 @@ SCALE = 0.002
 def _computes_in(rung: str, format: str, dtype: str) -> str:
     if rung in ("numba.row", "numba.tile", "numba.mapped"):
         return "codebook" if format.split(":")[0] in ("nf4", "fp4") else "int8"
-    if rung == "cuda.rows" and format.split(":")[0] in ("int8", "llm_int8"):
+    if rung in _CUDA and not layout_of(formats.get(format)).table:
         return "int8"
-    if rung in ("torch.decode", "cuda.rows") and format != "f32" and dtype in ("bf16", "f16"):
+    if rung in ("torch.decode", *_CUDA) and format != "f32" and dtype in ("bf16", "f16"):
         return dtype
     return "f32"
 

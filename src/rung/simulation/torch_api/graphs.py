@@ -30,12 +30,14 @@ class Graph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        # kernels that are no operations of torch, by the number of steps before them
+        self._launches: dict[int, list[Callable[[], None]]] = {}
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **options: Any) -> None:
         """Notes from now on. Raises where another graph does."""
         if self.world.capturing is not None:
             raise refusals.not_while_capturing(self.world.card)
-        self._steps.clear()
+        self.reset()
         self.world.capturing = self
 
     def capture_end(self) -> None:
@@ -57,6 +59,10 @@ class Graph:
         self._steps.append((func, args, kwargs, result))
         return result
 
+    def keep(self, launch: Callable[[], None]) -> None:
+        """Notes a kernel that is no operation of torch."""
+        self._launches.setdefault(len(self._steps), []).append(launch)
+
     def _leaves(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Return whether it copies from a card to the host."""
         lying = [card_of(self.world, value) is not None for value in args if isinstance(value, Tensor)]
@@ -68,16 +74,24 @@ class Graph:
         """Does it again."""
         random = torch.Tag.nondeterministic_seeded
         with observe(False), torch.inference_mode(), BelowAutograd():
-            for func, args, kwargs, result in self._steps:
+            for number, (func, args, kwargs, result) in enumerate(self._steps):
+                self._launch(number)
                 if random in func.tags and kwargs.get("generator") is None:
                     made = self.world.card.by_chance(func, args, kwargs)
                 else:
                     made = func(*args, **kwargs)
                 _write(result, made)
+            self._launch(len(self._steps))
+
+    def _launch(self, number: int) -> None:
+        """Launches what came before that step."""
+        for launch in self._launches.get(number, ()):
+            launch()
 
     def reset(self) -> None:
         """Forgets what was noted, and gives its memory back."""
         self._steps.clear()
+        self._launches.clear()
 
     def pool(self) -> tuple[int, int]:
         """A name for its memory, which other graphs may be given; there is one pool here."""
