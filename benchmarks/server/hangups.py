@@ -14,7 +14,18 @@ import random
 import sys
 from typing import Any
 
-from benchmarks.server.parts import Findings, Server, arguments, call, connected, events, idle, request, serving
+from benchmarks.server.parts import (
+    Findings,
+    Server,
+    arguments,
+    call,
+    connected,
+    endless,
+    events,
+    idle,
+    request,
+    serving,
+)
 
 #: Answers at a time of clients that stay, and of those that hang up.
 STAYING, LEAVING = 3, 9
@@ -72,7 +83,7 @@ async def steps_after(server: Server, bias: dict[str, int], found: Findings, tri
 async def run(server: Server, count: int, seed: int) -> Findings:
     """Have clients hang up beside others that stay; return what was found."""
     found, chance = Findings(), random.Random(seed)
-    ends = await _ends(server.port)
+    ends = await endless(server.port)
     alone = [(await call(server.port, "/v1/completions", staying(each))).json()["choices"] for each in range(91)]
     left, done = iter(range(count)), asyncio.Event()
 
@@ -101,17 +112,6 @@ async def run(server: Server, count: int, seed: int) -> Findings:
     found.expect(seconds < FREE_SECONDS, f"answers went on for {seconds:.1f} s without a client")
     await steps_after(server, ends, found, min(count // 20 + 1, 100))
     found.expect("Traceback" not in server.said(), f"the server wrote a traceback: {server.said()[-2000:]}")
-    return found
-
-
-async def _ends(port: int) -> dict[str, int]:
-    """Return biases with which no answer of the demo ends by itself."""
-    names = ["<|im_end|>", "<|endoftext|>", "</s>", "<eos>", "<|end|>"]
-    found: dict[str, int] = {}
-    for name in names:
-        ids = (await call(port, "/tokenize", {"content": name})).json()["tokens"]
-        if len(ids) == 1:
-            found[str(ids[0])] = -100
     return found
 
 

@@ -196,6 +196,17 @@ async def idle(port: int, seconds: float = ANSWER_SECONDS) -> float:
             await asyncio.sleep(0.01)
 
 
+async def endless(port: int) -> dict[str, int]:
+    """Return biases with which no answer of the demo ends by itself."""
+    names = ["<|im_end|>", "<|endoftext|>", "</s>", "<eos>", "<|end|>", "<end_of_turn>"]
+    found: dict[str, int] = {}
+    for name in names:
+        ids = (await call(port, "/tokenize", {"content": name})).json()["tokens"]
+        if len(ids) == 1:
+            found[str(ids[0])] = -100
+    return found
+
+
 def arguments(text: str | None, count: int) -> argparse.ArgumentParser:
     """Return the parser of a script's options."""
     parser = argparse.ArgumentParser(description=text)

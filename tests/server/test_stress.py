@@ -1,4 +1,4 @@
-"""Small samples of ``benchmarks/server``: hostile requests, hang-ups, company and forms."""
+"""Small samples of ``benchmarks/server``: hostile requests, hang-ups, overload, company and forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from benchmarks.server import answers, hangups, hostile, parts, schemas
+from benchmarks.server import answers, hangups, hostile, overload, parts, schemas
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +17,20 @@ def few(_cache):
 
 
 @pytest.mark.parametrize(
-    ("script", "count"), [(hostile, 300), (hangups, 60), (answers, 60)], ids=["hostile", "hangups", "answers"]
+    ("script", "count"),
+    [(hostile, 300), (hangups, 60), (answers, 60)],
+    ids=["hostile", "hangups", "answers"],
 )
 def test_promises_hold(few, script, count):
     found = asyncio.run(script.run(few, count, 3))
     assert found.broken == []
     assert found.counts
+
+
+def test_whoever_is_refused_is_answered_later(few):
+    found = asyncio.run(overload.run(few, 140, 3))
+    assert found.counts["answers"] == 140
+    assert found.counts["requests that were refused"] > 50  # how long they waited is for a quiet machine
 
 
 @pytest.mark.usefixtures("_cache")

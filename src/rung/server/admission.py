@@ -1,4 +1,8 @@
-"""Limit how many requests are taken on: those that are computed, and a queue with an end."""
+"""Limit how many requests are taken on: those that are computed, and a queue with an end.
+
+A request that finds the queue full is refused with the time of its turn. When it comes again then, it goes before all
+that come for the first time.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rung.server.errors import ApiError
 
@@ -15,62 +20,130 @@ MOST_WAITING = 64
 _SHARE = 0.75
 #: Ends of answers by which their rate is known, and the seconds between two before there are any.
 _ENDS, _FIRST_SECONDS = 64, 2.0
-#: Seconds without an end after which earlier ones say nothing of the rate.
-_QUIET = 60.0
+#: Ends in a time that all was busy by which the rate is known after it.
+_LEAST_ENDS = 8
+#: Turns that are kept at most.
+_MOST_TURNS = 4096
+#: Seconds for which a turn is kept beyond its time, and the share of the wait for which it is.
+_GRACE, _GRACE_SHARE = 2.0, 0.25
+#: Seconds after which a request may come again at the earliest.
+_LEAST_WAIT = 0.1
+#: Of the places of the queue, those that are taken while requests have turns: there is always work, and a place for
+#: those that come together, as clients do that count whole seconds. New requests of the same key find no others.
+_FILLED = 0.5
+
+
+@dataclass
+class _Turn:
+    """The turn of a request that was refused: whose it is, its answers, when it comes, and until when it is kept."""
+
+    owner: str
+    answers: int
+    due: float
+    until: float
 
 
 class Admission:
     """Count the answers that are computed or wait. ``shared``: there are several keys, so none may take all places.
 
-    A refusal says when there will be a place, by the rate at which answers end: the first one that becomes free is for
-    whoever was refused first, so each refusal names a later time than the one before it.
+    Turns follow each other by the rate at which answers end, which those share who have some. ``parallel`` answers are
+    computed at once.
     """
 
     def __init__(
         self, most_waiting: int = MOST_WAITING, shared: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.most_waiting, self._shared, self._clock = most_waiting, shared, clock
-        #: Answers that are computed at once.
         self.parallel = 1
         self._owners: Counter[str] = Counter()
+        #: When everything began to be busy, and the ends since then.
         self._ends: deque[float] = deque(maxlen=_ENDS)
-        #: When the last place will be free that a refusal has named by its clock.
-        self._promised = 0.0
+        self._known_seconds: float | None = None
+        #: Turns by request, in the order in which they were given.
+        self._turns: dict[bytes, _Turn] = {}
 
     @property
     def taken(self) -> int:
         """Return how many answers are computed or wait."""
         return self._owners.total()
 
-    def enter(self, owner: str, answers: int) -> Ticket:
-        """Take a request on. Raises ``ApiError`` (503) with the seconds after which there should be room."""
+    @property
+    def _filled(self) -> int:
+        """Return how many answers are computed or wait while requests have turns."""
+        return self.parallel + int(self.most_waiting * _FILLED)
+
+    def enter(self, owner: str, answers: int, request: bytes) -> Ticket:
+        """Take a request on. ``request`` is the same when it comes again, as a digest of it is. Raises ``ApiError``
+        (503) with the seconds after which it has its turn."""
+        now = self._clock()
+        self._drop_late(now)
+        turn = self._turns.get(request)
         room = self.parallel + self.most_waiting
         share = math.ceil(room * _SHARE) if self._shared else room
-        if self.taken + answers > room or self._owners[owner] + answers > share:
-            now = self._clock()
-            self._promised = max(self._promised, now) + answers * self.seconds_per_answer(now)
-            wait = math.ceil(self._promised - now)
-            raise ApiError(
-                503,
-                f"{self.taken:,} answers are computed or wait, and there is room for {room:,}.",
-                code="queue_full",
-                retry_after=max(wait, 1),
-            )
+        fits = self.taken + answers <= room and self._owners[owner] + answers <= share
+        if not fits or not self._has_turn(owner, turn, answers, now):
+            raise self._refusal(owner, request, answers, now)
+        self._turns.pop(request, None)
+        if self.taken < self.parallel <= self.taken + answers:
+            self._ends.append(now)
         self._owners[owner] += answers
         return Ticket(self, owner, answers)
 
+    def _has_turn(self, owner: str, turn: _Turn | None, answers: int, now: float) -> bool:
+        """Return whether a request for which there is a place may take it before those that have turns: where its own
+        has come, or one is left for each turn that has. Of one owner new requests leave more."""
+        if turn is not None and turn.due <= now:
+            return True
+        due = sum(each.answers for each in self._turns.values() if each.due <= now)
+        has_others = any(each.owner == owner for each in self._turns.values())
+        return self.taken + answers + due <= (self._filled if has_others else self.parallel + self.most_waiting)
+
+    def _refusal(self, owner: str, request: bytes, answers: int, now: float) -> ApiError:
+        """Return the refusal of a request, which has a turn from now on: the one that it had, unless that has come."""
+        turn = self._turns.get(request)
+        if turn is None or turn.due <= now:
+            wait = max(self._wait(owner, request, answers, now), _LEAST_WAIT)
+            turn = _Turn(owner, answers, now + wait, now + math.ceil(wait) + max(_GRACE, wait * _GRACE_SHARE))
+            if request in self._turns or len(self._turns) < _MOST_TURNS:
+                self._turns[request] = turn  # one that is over keeps its place before those that came later
+        room = self.parallel + self.most_waiting
+        message = f"{self.taken:,} answers are computed or wait, and there is room for {room:,}."
+        return ApiError(503, message, code="queue_full", retry_after=turn.due - now)
+
+    def _wait(self, owner: str, request: bytes, answers: int, now: float) -> float:
+        """Return the seconds until the turn of a request: when the queue is as long as it then should be, and those
+        before it of its owner have come, between each two one of every other owner."""
+        ahead = max(self.taken - self._filled, 0)
+        for each, turn in self._turns.items():
+            if each == request:
+                break
+            ahead += turn.answers if turn.owner == owner else 0
+        owners = len({owner, *(each.owner for each in self._turns.values())})
+        return (ahead + answers) * owners * self.seconds_per_answer(now)
+
+    def _drop_late(self, now: float) -> None:
+        """Forget the turns of requests that did not come again."""
+        for request in [each for each, turn in self._turns.items() if turn.until < now]:
+            del self._turns[request]
+
     def leave(self, owner: str, answers: int) -> None:
         """Give places back."""
+        now = self._clock()
+        if self.taken >= self.parallel:
+            self._ends.extend([now] * answers)
         self._owners[owner] -= answers
         self._owners += Counter()
-        self._ends.extend([self._clock()] * answers)
+        if self.taken < self.parallel:
+            if len(self._ends) > _LEAST_ENDS:
+                self._known_seconds = self.seconds_per_answer(now)
+            self._ends.clear()
 
     def seconds_per_answer(self, now: float) -> float:
-        """Return how long it takes that an answer ends, by the last of them; all places are taken."""
-        ends = [each for each in self._ends if now - each < _QUIET]
-        if len(ends) < 2:
-            return _FIRST_SECONDS / self.parallel
-        return (now - ends[0]) / len(ends)
+        """Return how long it takes that an answer ends while ``parallel`` of them are computed: by the last ends since
+        that is so, else by those of the last time that it was."""
+        if len(self._ends) > 1:
+            return (now - self._ends[0]) / (len(self._ends) - 1)
+        return _FIRST_SECONDS / self.parallel if self._known_seconds is None else self._known_seconds
 
 
 class Ticket:

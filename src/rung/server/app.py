@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -16,15 +16,19 @@ from rung.server.gate import Gate
 from rung.server.http import json_response
 from rung.server.service import Call, Endpoint, Service
 
+#: Connections at once.
+MOST_CONNECTIONS = 1024
 #: Headers of every response: a browser takes none of them for anything but what it says it is.
 _HEADERS = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
 
 
 class App:
-    """Serve endpoints. Paths are matched as they came, never rebuilt from headers."""
+    """Serve endpoints. Paths are matched as they came, never rebuilt from headers. ``connections`` are those that the
+    server has; a request above ``MOST_CONNECTIONS`` is refused."""
 
     def __init__(self, service: Service, gate: Gate, endpoints: Iterable[Endpoint]) -> None:
         self._service, self._gate = service, gate
+        self.connections: Sized = ()
         self._routes = [(compile_path(each.path)[0], each) for each in endpoints]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,6 +38,7 @@ class App:
         request = Request(scope, receive, send)
         endpoint, refusal = self._match(scope)
         try:
+            self._check_connections()
             response = await self._respond(request, endpoint, refusal)
         except ClientDisconnect:
             return
@@ -43,6 +48,12 @@ class App:
         for name, value in {**_HEADERS, **self._gate.cors(request.headers)}.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
+
+    def _check_connections(self) -> None:
+        """Raise ``ApiError`` (503) where there are too many connections; this one then ends."""
+        if (count := len(self.connections)) > MOST_CONNECTIONS:
+            message = f"{count:,} connections are open, and there is room for {MOST_CONNECTIONS:,}."
+            raise ApiError(503, message, code="too_many_connections", retry_after=1, closes=True)
 
     def _match(self, scope: Scope) -> tuple[Endpoint | None, ApiError]:
         """Return the endpoint of a request, or None and why there is none."""

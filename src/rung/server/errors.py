@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,14 +12,22 @@ from rung.server.protocol import Failed
 
 
 class ApiError(Exception):
-    """A refusal: HTTP status, a sentence, the field it is about, and OpenAI's code for it."""
+    """A refusal: HTTP status, a sentence, the field it is about, OpenAI's code for it, and the seconds after which the
+    request should come again (0: nobody knows). ``closes``: the connection ends with it."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int = 0
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float = 0,
+        closes: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
-        self.retry_after = retry_after
+        self.retry_after, self._closes = retry_after, closes or status in (408, 413)
 
     @classmethod
     def of_failure(cls, failed: Failed) -> ApiError:
@@ -29,8 +38,11 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Return the headers that go with it."""
-        found = {"retry-after": str(self.retry_after)} if self.retry_after else {}
-        if self.status in (408, 413):
+        found = {}
+        if self.retry_after:  # OpenAI's and Anthropic's clients read milliseconds, the others whole seconds
+            found["retry-after"] = str(math.ceil(self.retry_after))
+            found["retry-after-ms"] = str(math.ceil(1000 * self.retry_after))
+        if self._closes:
             found["connection"] = "close"  # what comes of the body is no request
         return found
 

@@ -9,6 +9,7 @@ comes between the tokens before a step down and those after it.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from typing import Any, Literal
 
@@ -294,6 +295,11 @@ def frame(message: ToEngine | FromEngine) -> bytes:
     """Return the bytes of a message with its length before them."""
     data = _encode(message)
     return _LENGTH.pack(len(data)) + data
+
+
+def digest(message: Generate) -> bytes:
+    """Return a short value that two requests have in common only where they ask for the same."""
+    return hashlib.blake2b(_encode(message), digest_size=16).digest()
 
 
 def length(header: bytes) -> int:

@@ -19,7 +19,7 @@ from rung.core.errors import UsageError
 from rung.server import gate, page_files
 from rung.server.admission import MOST_WAITING, Admission
 from rung.server.api import ENDPOINTS
-from rung.server.app import App
+from rung.server.app import MOST_CONNECTIONS, App
 from rung.server.connection import Protocol
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
@@ -27,8 +27,8 @@ from rung.server.service import Service
 
 #: Bytes of the head of a request at most.
 _MOST_HEAD = 2**16
-#: Connections at once; a process may often have 1,024 files.
-_MOST_CONNECTIONS = 512
+#: Files that the process may have at once: connections and those of its own. Systems often begin with 1,024.
+_FILES = 2 * MOST_CONNECTIONS
 #: Where this machine reaches a server that listens on all addresses.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 #: Seconds that answers have to end after SIGTERM, and after Ctrl-C.
@@ -117,7 +117,6 @@ def http_config(
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=_MOST_HEAD,
-        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=drain,
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
@@ -179,7 +178,9 @@ async def _serve(
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
     config = http_config(app, settings.drain, settings.tls_cert, settings.tls_key)
     server = _Server(config)
+    app.connections = server.server_state.connections
     _stop_by_signals(server, config)
+    _allow_files()
     http = asyncio.create_task(server.serve([listener]))
     start = asyncio.create_task(pool.start())
     try:
@@ -194,6 +195,17 @@ async def _serve(
         start.cancel()
         await asyncio.gather(http, start, return_exceptions=True)
         await pool.stop()
+
+
+def _allow_files() -> None:
+    """Let this process have as many files as it needs, where the system lets it; engines inherit that."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _stop_by_signals(server: uvicorn.Server, config: uvicorn.Config) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rung.server import protocol
 from rung.server.admission import Admission, Ticket
 from rung.server.engine_client import EngineClient, Event
 from rung.server.errors import ApiError, ErrorStyle, openai_error
@@ -113,7 +114,7 @@ class Call:
         admission = self.service.admission(engine)
         admission.parallel = info.parallel
         try:
-            ticket = admission.enter(self.owner, generate.answers)
+            ticket = admission.enter(self.owner, generate.answers, protocol.digest(generate))
         except ApiError:
             self.service.totals.refused += 1
             raise

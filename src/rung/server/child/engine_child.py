@@ -121,7 +121,7 @@ class _Request:
             answer.generation.sequence.end("stopped")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Answer:
     """One answer of a request: the tokens that its cache must have room for, and how many were sent."""
 
@@ -146,6 +146,8 @@ class EngineChild:
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
         self._live: list[_Answer] = []
+        #: Who waited and who was computed when somebody was last admitted.
+        self._seen: tuple[list[_Answer], list[_Answer]] = [], []
         self._positions: dict[int, int] = {}
         self._steps, self._busy = 0, 0
         self._pool = ThreadPoolExecutor(_PREPARING, "prepare")
@@ -278,10 +280,10 @@ class EngineChild:
 
     def _admit(self) -> None:
         """Begin the answers that fit, and say how many come before the others."""
-        if not self._waiting and not self._positions:  # an encoder's always
+        waiting = [each for each in self._waiting if not each.request.cancelled]
+        if (waiting, self._live) == self._seen:  # a step of the same answers gives nobody room
             return
         plan = self._model.plan
-        waiting = [each for each in self._waiting if not each.request.cancelled]
         turns = in_turn(waiting, self._live) if waiting else []
         count = count_fitting(turns, self._live, plan.context * plan.parallel, self._model.scheduler.parallel)
         for answer in turns[:count]:
@@ -290,6 +292,7 @@ class EngineChild:
                 answer.generation.take()  # what a process before this one has sent
             self._live.append(answer)
         self._waiting = turns[count:]
+        self._seen = [*self._waiting], [*self._live]
         positions: dict[int, int] = {}
         for place, answer in enumerate(self._waiting):
             positions.setdefault(answer.request.message.id, place + 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -28,16 +29,23 @@ def in_turn(waiting: Sequence[A], live: Sequence[A]) -> list[A]:
 
     Each turn counts for the next: owners that all wait alternate.
     """
-    has = Counter[str]()
+    has, queues = Counter[str](), dict[str, deque[tuple[int, A]]]()
     for each in live:
         has[each.owner] += each.room
-    left = list(waiting)
+    for place, each in enumerate(waiting):
+        queues.setdefault(each.owner, deque()).append((place, each))
+    heads = [(has[owner], queue[0][0], owner) for owner, queue in queues.items()]
+    heapq.heapify(heads)
     found = []
-    while left:
-        following = min(left, key=lambda each: has[each.owner])  # the first of those that are alike
-        left.remove(following)
-        has[following.owner] += following.room
+    while heads:
+        room, _, owner = heads[0]  # the first of those that are alike
+        queue = queues[owner]
+        _, following = queue.popleft()
         found.append(following)
+        if queue:
+            heapq.heapreplace(heads, (room + following.room, queue[0][0], owner))
+        else:
+            heapq.heappop(heads)
     return found
 
 
