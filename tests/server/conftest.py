@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,19 @@ from rung.engine.load import load
 from tests.cli.conftest import rung  # noqa: F401 - a fixture
 
 #: Seconds until a server must answer: the first one of a version compiles and proves kernels.
-START_SECONDS = 90.0
+START_SECONDS = 240.0
+
+
+PLANTED = str(Path(__file__).parent / "planted")
+
+
+@pytest.fixture
+def fault(_cache, monkeypatch) -> Iterator[Path]:
+    """The file that has the next step of a model fail: where the process of a model may read and write."""
+    file = Path(os.environ["RUNG_CACHE"]) / f"fault-{os.getpid()}"
+    monkeypatch.setenv("PLANTED", str(file))
+    yield file
+    file.unlink(missing_ok=True)
 
 
 class Server:
@@ -54,7 +67,7 @@ class Server:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers or {}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
                 status, content, found = answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             with error:

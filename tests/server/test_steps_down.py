@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
 
 import openai
 import pytest
@@ -13,18 +12,10 @@ import pytest
 from rung.core.errors import DeviceLost, OutOfMemory
 from rung.engine.load import load
 from rung.server.child.engine_child import lower
-from tests.server.conftest import serving
+from tests.server.conftest import PLANTED, serving
 
-PLANTED = str(Path(__file__).parent / "planted")
 HELLO = [{"role": "user", "content": "hello"}]
 TOKENS = 450
-
-
-@pytest.fixture
-def fault(tmp_path, monkeypatch) -> Path:
-    """The file that has the next step of a model fail."""
-    monkeypatch.setenv("PLANTED", str(tmp_path / "fault"))
-    return tmp_path / "fault"
 
 
 @pytest.fixture

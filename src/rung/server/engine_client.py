@@ -373,6 +373,7 @@ class EngineClient:
     def _note_ready(self, model: ModelInfo) -> None:
         room = f"{model.parallel} answers at once, context {model.context:,}"
         self._on_note(f"{self.name} is ready: {model.format} on {' + '.join(model.devices)}, {room}")
+        self._on_note(f"{self.name} sandbox: {model.sandbox}")
         self.model, self._ready = model, True
         if list(self.memory) == model.devices:  # with a draft model and adapters
             self.memory = {device: max(count, model.memory) for device, count in self.memory.items()}

@@ -124,6 +124,19 @@ class ModelPool:
                 return engine
         return None
 
+    async def drop(self, name: str) -> str:
+        """Unload a model of the store when its answers have ended, and forget it; return its name in the store. Raises
+        ``ApiError`` (404) for a name that the store has not, and (409) for a model of the command line."""
+        stored = next((each.name for each in folder.manifests()[0] if each.name.lower() == name.lower()), None)
+        if stored is None:
+            raise ApiError(404, f"There is no pulled model {name!r}.", param="model", code="model_not_found")
+        if stored in self.named:
+            message = f"{stored} is served by the command line, and stays."
+            raise ApiError(409, message, param="model", code="in_use")
+        if (engine := self.engines.pop(stored, None)) is not None:
+            await engine.unload()
+        return stored
+
     def _manifests(self) -> list[Manifest]:
         """Return the models of the store that are whole, if requests may name them."""
         if self.options is None:

@@ -156,7 +156,8 @@ class Counts(msgspec.Struct, frozen=True):
 
 class ModelInfo(msgspec.Struct, frozen=True):
     """Facts of an engine's model. ``same_bytes``: answers do not depend on how their tokens are put together;
-    ``lower_level`` is the next level of CPU instructions, empty where there is none."""
+    ``lower_level`` is the next level of CPU instructions, empty where there is none; ``sandbox`` says what its
+    process may still do."""
 
     name: str
     format: str
@@ -171,6 +172,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     template: str
     same_bytes: bool
     lower_level: str
+    sandbox: str = ""
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

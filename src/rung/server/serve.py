@@ -24,6 +24,7 @@ from rung.server.connection import Protocol
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
 from rung.server.service import Service
+from rung.server.store.client import StoreClient
 
 #: Bytes of the head of a request at most.
 _MOST_HEAD = 2**16
@@ -40,7 +41,8 @@ class Settings:
     """Settings of a server. ``models`` are loads by the name that clients give, ``options`` those of a load of any
     model of the store (None: requests name no other); ``memory`` and ``keep_alive`` as in ``ModelPool``; ``drain``
     seconds after SIGTERM answers are cut. ``tls_cert`` is the file of a certificate (PEM) that makes it HTTPS,
-    ``tls_key`` that of its private key, if it is not in the same."""
+    ``tls_key`` that of its private key, if it is not in the same. ``allow_pull``: clients may pull and delete models of
+    the store."""
 
     models: dict[str, Load]
     options: dict[str, Any] | None = None
@@ -56,6 +58,7 @@ class Settings:
     drain: int = DRAIN_SECONDS
     tls_cert: str | None = None
     tls_key: str | None = None
+    allow_pull: bool = False
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -173,7 +176,12 @@ async def _serve(
 ) -> None:
     """Serve until a signal; ``on_ready`` is called when the models of the command line are loaded."""
     pool = ModelPool(settings.models, settings.options, settings.memory, settings.keep_alive, on_note, on_progress)
-    service = Service(pool, partial(Admission, settings.most_waiting, shared=len(keys) > 1))
+    offline = bool((settings.options or {}).get("offline"))
+    service = Service(
+        pool,
+        partial(Admission, settings.most_waiting, shared=len(keys) > 1),
+        store=StoreClient(settings.allow_pull, offline),
+    )
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
     config = http_config(app, settings.drain, settings.tls_cert, settings.tls_key)

@@ -21,6 +21,7 @@ from rung.server.metrics import Totals
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Echo, Finished, Generate, Started
 from rung.server.response_store import ResponseStore
+from rung.server.store.client import StoreClient
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Service:
     make_admission: Callable[[], Admission] = Admission
     totals: Totals = field(default_factory=Totals)
     responses: ResponseStore = field(default_factory=ResponseStore)
+    store: StoreClient = field(default_factory=StoreClient)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
@@ -170,9 +172,14 @@ def post(
     path: str, body: type[B], handler: Callable[[Call, B], Awaitable[Response]], style: ErrorStyle = openai_error
 ) -> Endpoint:
     """Return the row of an endpoint whose handler gets the body of a request."""
+    return Endpoint("POST", path, with_body(body, handler), style, body=body)
+
+
+def with_body(body: type[B], handler: Callable[[Call, B], Awaitable[Response]]) -> Handler:
+    """Return a handler that reads the body of a request for another one."""
 
     @functools.wraps(handler)
     async def read(call: Call) -> Response:
         return await handler(call, await read_json(call.request, body))
 
-    return Endpoint("POST", path, read, style, body=body)
+    return read

@@ -1,15 +1,20 @@
 """Faults in the process of a model: Python imports this module when it starts, wherever its folder is in the path.
 
-Whenever the file that ``PLANTED`` names is there it is removed, and the next step of the model fails as the file says.
+Starters are those of the table that ``PLANTED_STARTERS`` names. Whenever the file that ``PLANTED`` names is there it is
+removed, and the next step of the model fails as the file says, or tries its rights.
 """
 
 import importlib.abc
 import importlib.util
+import json
 import os
+import pathlib
 import signal
+import socket
+import subprocess
 import sys
 
-FILE = os.environ.get("PLANTED", "")
+FILE, STARTERS = os.environ.get("PLANTED", ""), os.environ.get("PLANTED_STARTERS", "")
 
 
 def due(*kinds):
@@ -25,13 +30,34 @@ def due(*kinds):
     return kind
 
 
+def try_rights():
+    """Write down what the process may do, in the folder of caches."""
+    tries = {
+        "read": lambda: open(os.environ["PLANTED_SECRET"], encoding="utf-8").close(),
+        "write": lambda: open(os.environ["PLANTED_SECRET"], "w", encoding="utf-8").close(),
+        "connect": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PLANTED_PORT"])), 1).close(),
+        "run": lambda: subprocess.run(["/bin/cat", os.environ["PLANTED_SECRET"]], check=True, capture_output=True),
+    }
+    found = {}
+    for name, call in tries.items():
+        try:
+            call()
+            found[name] = "done"
+        except (OSError, subprocess.CalledProcessError) as error:
+            found[name] = type(error).__name__
+    with open(os.path.join(os.environ["RUNG_CACHE"], "rights"), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
 def plant_in_decoder(module):
     compute = module.Decoder.compute
 
     def failing(self, batch):
         from rung.core.errors import DeviceLost, OutOfMemory
 
-        match due("segfault", "lost", "memory", "bug"):
+        match due("segfault", "lost", "memory", "bug", "rights"):
+            case "rights":
+                try_rights()
             case "segfault":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "lost":
@@ -56,7 +82,16 @@ def plant_in_kernel(module):
     module.Step.apply = failing
 
 
-PLANTS = {"rung.engine.decoder": plant_in_decoder, "rung.ops.decode_step.numba_step": plant_in_kernel}
+def plant_starters(module):
+    if STARTERS:
+        module.TABLE = pathlib.Path(STARTERS)
+
+
+PLANTS = {
+    "rung.engine.decoder": plant_in_decoder,
+    "rung.ops.decode_step.numba_step": plant_in_kernel,
+    "rung.models.store.starters": plant_starters,
+}
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -77,5 +112,5 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if FILE:
+if FILE or STARTERS:
     sys.meta_path.insert(0, Finder())

@@ -176,8 +176,26 @@ class Team:
         for gate in self._shared.gates:
             gate.acquire()
         weakref.finalize(self, _dismiss, self._shared)
-        for thread in range(1, threads):  # Ctrl-C in ``start`` leaves a daemon asleep, and a team that nobody keeps
-            threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}").start()
+        self._start()
+
+    def _start(self) -> None:
+        self._others = [
+            threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}")
+            for thread in range(1, self.threads)
+        ]
+        for each in self._others:  # Ctrl-C in ``start`` leaves a daemon asleep, and a team that nobody keeps
+            each.start()
+
+    def restart(self) -> None:
+        """Start the other threads anew, with the rights that the calling thread has now."""
+        with self._turn:
+            _dismiss(self._shared)
+            for each in self._others:
+                each.join()
+            self._shared.open = True
+            for gate in self._shared.gates:
+                gate.acquire(blocking=False)
+            self._start()
 
     def run(self, program: Program) -> None:
         """Run the program to its end."""
@@ -210,3 +228,9 @@ class Teams:
                 found = self._teams.get(threads) or Team(threads)
                 self._teams[threads] = found
         return found
+
+    def restart(self) -> None:
+        """Start the threads of all teams anew, with the rights that the calling thread has now."""
+        with self._making:
+            for each in self._teams.values():
+                each.restart()

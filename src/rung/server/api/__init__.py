@@ -7,6 +7,7 @@ from rung.server.api import (
     llama_cpp,
     models,
     ollama,
+    ollama_store,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -25,6 +26,7 @@ _DOCUMENTED: tuple[Endpoint, ...] = (
     *rerank.ENDPOINTS,
     *anthropic.ENDPOINTS,
     *ollama.ENDPOINTS,
+    *ollama_store.ENDPOINTS,
     *llama_cpp.ENDPOINTS,
 )
 #: All that is served, the page apart.

@@ -27,7 +27,7 @@ from rung.server.service import Answers, Call, Endpoint, post
 #: What ollama says of a model that stays: a century.
 _FOR_EVER = 100 * 365.25 * 86400
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
-_Name = Annotated[str, Meta(max_length=512)]
+Name = Annotated[str, Meta(max_length=512)]
 _Format = Literal["json", ""] | dict[str, Any] | None
 _Wait = Annotated[str, Meta(max_length=64)] | float | int | None
 _NoImages = Annotated[list[str], Meta(max_length=0)] | None
@@ -105,7 +105,7 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A body of ``/api/chat``; ``tool_choice`` is OpenAI's. Without ``messages`` the model is loaded, or unloaded where
     ``keep_alive`` is 0."""
 
-    model: _Name
+    model: Name
     messages: Annotated[list[Message], Meta(max_length=MOST_MESSAGES)] = []
     options: Options | None = None
     format: _Format = None
@@ -138,7 +138,7 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A body of ``/api/generate``; with ``raw`` the prompt is continued as it is, and nothing is taken for thoughts.
     Without a prompt as ``ChatRequest`` without messages."""
 
-    model: _Name
+    model: Name
     prompt: str = ""
     system: str | None = None
     raw: bool | None = None
@@ -163,7 +163,7 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class EmbedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A body of ``/api/embed``."""
 
-    model: _Name
+    model: Name
     input: str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
     truncate: Literal[True] | None = None
     keep_alive: _Wait = None
@@ -172,7 +172,7 @@ class EmbedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A body of ``/api/show``."""
 
-    model: _Name
+    model: Name
     verbose: bool | None = None
 
 

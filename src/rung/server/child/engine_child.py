@@ -34,6 +34,7 @@ from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
+from rung.server.child import sandbox
 from rung.server.child.waiting import count_fitting, in_turn
 from rung.server.protocol import (
     Cancel,
@@ -442,7 +443,7 @@ def lower(plan: Plan, error: Exception) -> SteppedDown | None:
     return None
 
 
-def _info(model: Model) -> protocol.ModelInfo:
+def _info(model: Model, rights: str) -> protocol.ModelInfo:
     plan, encodes = model.plan, isinstance(model, EncoderModel)
     return protocol.ModelInfo(
         name=plan.model,
@@ -458,6 +459,7 @@ def _info(model: Model) -> protocol.ModelInfo:
         template=str(getattr(model.card, "chat_template", None) or ""),
         same_bytes=encodes or model.backend.same_bytes,
         lower_level=next((each.name for each in target.lower_levels()), ""),
+        sandbox=rights,
     )
 
 
@@ -514,7 +516,8 @@ def main() -> None:
             channel.send(failure(0, error))
             return
         _warm_up(model)
+        rights = sandbox.enter(first, model)
         child = EngineChild(channel, model, first.system)
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
-        channel.send(Ready(_info(model)))
+        channel.send(Ready(_info(model, rights)))
         child.compute()

@@ -51,6 +51,9 @@ def serve(
         list[str] | None,
         typer.Option("--origin", help="Pages of this origin may call: https://example.org.", show_default=False),
     ] = None,
+    allow_pull: Annotated[
+        bool, typer.Option("--allow-pull", help="Clients may pull models into the store and delete them there.")
+    ] = False,
     tls_cert: Annotated[
         str | None,
         typer.Option("--tls-cert", metavar="FILE", help="Speak HTTPS with this certificate (PEM).", show_default=False),
@@ -99,9 +102,7 @@ def serve(
     Without MODEL the starter smollm2, or the embedded demo where that is not pulled. Requests may name any other model
     that is pulled: it is loaded then, and others are unloaded where the memory is too small for all.
     """
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise SoftwareMissing(f"{missing[0]} is not installed; serving needs it.", (), ["pip install 'rung[serve]'"])
+    _check_packages()
     from rung.cli import interrupts
     from rung.cli.common import check_software
     from rung.cli.views.progress import bar
@@ -135,10 +136,18 @@ def serve(
         origins=tuple(origin or ()),
         tls_cert=tls_cert,
         tls_key=tls_key,
+        allow_pull=allow_pull,
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
         server.serve(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
+
+
+def _check_packages() -> None:
+    """Raise ``SoftwareMissing`` where a package of the HTTP process is not installed."""
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise SoftwareMissing(f"{missing[0]} is not installed; serving needs it.", (), ["pip install 'rung[serve]'"])
 
 
 def open_page(address: str) -> None:

@@ -83,6 +83,7 @@ async def props(call: Call) -> Response:
             "total_slots": known.parallel,
             "model_alias": name,
             "chat_template": known.template,
+            "sandbox": known.sandbox,
             "build_info": f"rung {__version__}",
         }
     )
