@@ -141,6 +141,11 @@ def test_texts_that_are_too_long(model, tmp_path: Path, folder: Path) -> None:
     assert "truncate=True" in error.value.ways_out[0]
     short = " ".join(beyond.split()[:94])
     assert np.array_equal(model.embed([beyond], truncate=True), model.embed([short]))
+    ids = model.embedding_ids([fits, short])
+    assert np.array_equal(model.embed([ids[0], short]), model.embed([fits, ids[1]]))
+    for wrong in ([[-1]], [[10**6]], [[]], [b"a"], [[1.5]], [1]):
+        with pytest.raises(UsageError):
+            model.embed(wrong)
 
 
 def test_texts_are_cut_where_sentence_transformers_cuts_them(tmp_path: Path) -> None:

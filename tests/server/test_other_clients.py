@@ -91,6 +91,16 @@ def test_embeddings_are_the_models(openai_client, lama, model, server):
         assert np.array_equal(np.array([each.embedding for each in answer.data], np.float32), expected)
         assert answer.usage.prompt_tokens == sum(len(model.tokenizer.encode_whole(text)) for text in texts)
     assert np.array_equal(np.array(lama.embed(model="demo", input=texts).embeddings, np.float32), expected)
+    ids = [model.tokenizer.encode_whole(text) for text in texts]
+    answer = openai_client.embeddings.create(model="demo", input=ids)
+    assert np.array_equal(np.array([each.embedding for each in answer.data], np.float32), expected)
+    assert answer.usage.prompt_tokens == sum(map(len, ids))
+    answer = openai_client.embeddings.create(model="demo", input=ids[1])
+    assert np.array_equal(np.array([each.embedding for each in answer.data], np.float32), expected[1:2])
+    mixed = server.call("/v1/embeddings", {"input": [texts[0], ids[1]]})[1]["data"]
+    assert np.array_equal(np.array([each["embedding"] for each in mixed], np.float32), expected[:2])
+    for wrong in ([-1], [model.tokenizer.size], [[1], 2], [[]], [1.5], [["a"]], [2**40]):
+        assert server.call("/v1/embeddings", {"input": wrong})[0] == 400
     assert server.call("/v1/embeddings", {"input": []})[0] == 400
     assert server.call("/v1/embeddings", {"input": "long " * 2000})[0] == 400
 

@@ -18,7 +18,7 @@ from rung.engine.batches.generate_many import Answer, as_completed
 from rung.engine.chat import Template
 from rung.engine.decoder import Decoder, check_ids
 from rung.engine.embeddings.decoder import POOLINGS, check_empty, embed, pooling_of
-from rung.engine.embeddings.pooling import check_pooling, check_texts, normalized, within
+from rung.engine.embeddings.pooling import check_pooling, ids_of, normalized, within
 from rung.engine.generation import Generation
 from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
 from rung.engine.scheduling.adapters import Adapters
@@ -164,16 +164,17 @@ class Model:
         """The question that shows what the model can do: its own, else a plain one."""
         return str(self.card.metadata.get("rung.example", "Why is the sky blue?"))
 
-    def load_adapter(self, source: str | PathLike[str], adapter_name: str) -> None:
+    def load_adapter(self, source: str | PathLike[str] | Sequence[str], adapter_name: str) -> None:
         """Read an adapter that answers may name: ``generate(prompt, adapter=adapter_name)``.
 
         Answers with different adapters are computed in one step. ``source`` is a PEFT folder or a GGUF file,
-        ``DIR:0.5`` one of half its weight. Answers that name none have what the model was loaded with; those that name
-        one have that one alone, and ``__base__`` is the model without any. Raises ``UsageError`` for a name that is
-        taken, for an adapter of another model or kind and for a network that transformers computes, ``BadFile``, and
-        ``OutOfMemory`` where the plan's memory has no room for it.
+        ``DIR:0.5`` one of half its weight, or a list of such, whose changes are added. Answers that name none have what
+        the model was loaded with; those that name one have that one alone, and ``__base__`` is the model without any.
+        Raises ``UsageError`` for a name that is taken, for an adapter of another model or kind and for a network that
+        transformers computes, ``BadFile``, and ``OutOfMemory`` where the plan's memory has no room for it.
         """
-        self._named_adapters.load(str(source), adapter_name)
+        sources = [str(source)] if isinstance(source, str | PathLike) else list(source)
+        self._named_adapters.load(sources, adapter_name)
 
     def delete_adapter(self, adapter_name: str) -> None:
         """Forget an adapter; answers that have begun end with it. Raises ``UsageError`` for an unknown name."""
@@ -305,15 +306,20 @@ class Model:
                     yield done.pop(following)
                     following += 1
 
+    def embedding_ids(self, texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+        """Return the ids of texts as ``embed`` reads them; ids are checked. Raises ``UsageError``."""
+        tokenizer = self.tokenizer
+        return ids_of(texts, lambda several: list(map(tokenizer.encode_whole, several)), self.backend.vocabulary)
+
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Sequence[int]],
         pooling: str | None = None,
         normalize: bool | None = None,
         *,
         truncate: bool = False,
     ) -> Floats:
-        """Return the embeddings of texts, f32 [texts, hidden]; no texts give [0, hidden].
+        """Return the embeddings of texts, or of token ids as they are, f32 [texts, hidden]; no texts give [0, hidden].
 
         They are hidden states after the final norm. ``pooling`` is last (that of the last token) or mean (of all);
         ``normalize`` makes their length 1. Both are by default what the model's files say (sentence-transformers'
@@ -331,8 +337,7 @@ class Model:
             )
         said = pooling_of(self.card)
         pooling = check_pooling(pooling or said.kind or "last", POOLINGS)
-        check_texts(texts)
-        ids = [self.tokenizer.encode_whole(text) for text in texts]
+        ids = self.embedding_ids(texts)
         most = said.most_tokens if truncate else 0
         ids = within(ids, self.card, self.plan.context, self.tokenizer.around, truncate, most)
         check_empty(self.card.name, ids)

@@ -71,7 +71,8 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
     of so many of the likeliest. ``tools`` are functions that answers may call, ``template_kwargs`` variables of the
     chat template. ``owner`` shares prefixes and turns. ``answered`` are the tokens of each answer that a process before
-    this one has computed, after which it goes on, or None for one that has ended.
+    this one has computed, after which it goes on, or None for one that has ended. ``adapters`` are scales of the
+    adapters that the model was loaded with, by their places; None is as it was loaded.
     """
 
     id: int = 0
@@ -87,6 +88,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     template_kwargs: dict[str, Any] = {}
     reasoning: ReasoningOptions = ReasoningOptions()
     answered: list[list[int] | None] = []
+    adapters: dict[int, float] | None = None
 
     @property
     def answers(self) -> int:
@@ -132,10 +134,11 @@ class Render(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):
-    """Give the embeddings of texts, each the bytes of f32 in little endian, and how many tokens the texts have."""
+    """Give the embeddings of texts or token ids, each the bytes of f32 in little endian, and how many tokens these
+    have."""
 
     id: int = 0
-    texts: list[str]
+    texts: list[str | list[int]]
     truncate: bool = False
 
 
@@ -156,8 +159,8 @@ class Counts(msgspec.Struct, frozen=True):
 
 class ModelInfo(msgspec.Struct, frozen=True):
     """Facts of an engine's model. ``same_bytes``: answers do not depend on how their tokens are put together;
-    ``lower_level`` is the next level of CPU instructions, empty where there is none; ``sandbox`` says what its
-    process may still do."""
+    ``lower_level`` is the next level of CPU instructions, empty where there is none; ``adapters`` are paths and scales
+    of those that it was loaded with; ``sandbox`` says what its process may still do."""
 
     name: str
     format: str
@@ -172,6 +175,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     template: str
     same_bytes: bool
     lower_level: str
+    adapters: list[tuple[str, float]] = []
     sandbox: str = ""
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -112,6 +111,8 @@ class Call:
         ``ClientDisconnect`` where the client goes away before."""
         _, engine = self.service.engine(model)
         generate.owner = self.owner
+        if generate.adapters is None:
+            generate.adapters = engine.adapters
         info = await engine.wait_ready()
         admission = self.service.admission(engine)
         admission.parallel = info.parallel
@@ -152,7 +153,7 @@ async def _collect(answers: Answers) -> list[Choice]:
 
 
 Handler = Callable[[Call], Awaitable[Response]]
-B = TypeVar("B", bound=Struct)
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Endpoint:
     handler: Handler
     style: ErrorStyle = openai_error
     needs_key: bool = True
-    body: type[Struct] | None = None
+    body: type[Any] | None = None
 
 
 def post(

@@ -15,7 +15,7 @@ from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.engine.embeddings.loader import Encode
-from rung.engine.embeddings.pooling import check_pooling, check_texts, normalized, pool, within
+from rung.engine.embeddings.pooling import check_pooling, ids_of, normalized, pool, within
 from rung.engine.model import Model
 from rung.engine.tokenizers.word_piece import TextTokenizer
 from rung.formats.codec import Floats
@@ -65,15 +65,19 @@ class EncoderModel(Model):
         measured = self._measured | {"memory_bytes": float(process_memory.peak_memory())}
         return self._journal.report(FrozenDict(predicted), FrozenDict(measured))
 
+    def embedding_ids(self, texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+        """Return the ids of texts as ``embed`` reads them; ids are checked. Raises ``UsageError``."""
+        return ids_of(texts, self.tokenizer.encode_all, self.card.encoder.vocabulary)
+
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Sequence[int]],
         pooling: str | None = None,
         normalize: bool | None = None,
         *,
         truncate: bool = False,
     ) -> Floats:
-        """Return the embeddings of texts, f32 [texts, hidden]; no texts give [0, hidden].
+        """Return the embeddings of texts, or of token ids as they are, f32 [texts, hidden]; no texts give [0, hidden].
 
         ``pooling`` is mean, cls (the first token) or last (the last one); ``normalize`` makes their length 1. Both are
         by default what the model's files say (sentence-transformers' ``modules.json``, GGUF's ``pooling_type``), else
@@ -83,8 +87,7 @@ class EncoderModel(Model):
         """
         shape = self.card.encoder
         pooling = check_pooling(pooling or shape.pooling)
-        check_texts(texts)
-        ids = self.tokenizer.encode_all(texts)
+        ids = self.embedding_ids(texts)
         ids = within(ids, self.card, self.plan.context, self.tokenizer.around, truncate, shape.most_tokens)
         found = np.empty((len(ids), shape.hidden), np.float32)
         with self._lock:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rung.core.errors import ContextTooLong, UsageError
 from rung.core.text import count
+from rung.engine.decoder import check_ids
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
@@ -24,12 +25,29 @@ def check_pooling(pooling: Any, known: Sequence[str] = POOLINGS) -> str:
     return str(pooling)
 
 
-def check_texts(texts: Any) -> None:
-    """Raise ``UsageError`` for what is no sequence of texts."""
+def ids_of(texts: Any, encode: Callable[[list[str]], list[list[int]]], vocabulary: int) -> list[list[int]]:
+    """Return the ids of each text, which ``encode`` gives; token ids stay as they are, checked.
+
+    Raises ``UsageError`` for what is no sequence of texts or token ids, and for ids that the vocabulary has not.
+    """
     if isinstance(texts, str):
         raise UsageError("embed takes a list of texts, and this is one text.", (), ["model.embed([text])"])
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+    if not isinstance(texts, Sequence) or not all(map(_is_text_or_ids, texts)):
         raise UsageError("embed takes a list of texts.", (), ['model.embed(["a text", "another"])'])
+    encoded = iter(encode([each for each in texts if isinstance(each, str)]))
+    found = []
+    for each in texts:
+        if isinstance(each, str):
+            found.append(next(encoded))
+        else:
+            check_ids(each, vocabulary)
+            found.append(list(each))
+    return found
+
+
+def _is_text_or_ids(given: Any) -> bool:
+    is_ids = isinstance(given, Sequence) and not isinstance(given, bytes)
+    return isinstance(given, str) or (is_ids and all(isinstance(each, int) for each in given))
 
 
 def within(

@@ -41,9 +41,9 @@ class Adapters:
         """Return the names, in the order in which they were loaded."""
         return tuple(self._named)
 
-    def load(self, source: str, name: str) -> None:
-        """Read an adapter. Raises what ``read_changes`` raises, ``UsageError`` for a name that is taken, and
-        ``OutOfMemory`` where the plan's memory has no room."""
+    def load(self, sources: Sequence[str], name: str) -> None:
+        """Read an adapter, or several whose changes are added. Raises what ``read_changes`` raises, ``UsageError`` for
+        a name that is taken, and ``OutOfMemory`` where the plan's memory has no room."""
         if not name or name == BASE:
             raise UsageError(
                 f"An adapter cannot have the name {name!r}.",
@@ -53,9 +53,9 @@ class Adapters:
             raise UsageError(
                 f"There is an adapter {name} already.",
                 (),
-                [f"model.delete_adapter({name!r})", f"model.load_adapter({source!r}, {name + '-2'!r})"],
+                [f"model.delete_adapter({name!r})", f"model.load_adapter({sources[0]!r}, {name + '-2'!r})"],
             )
-        changes = read_changes([source], self._card)
+        changes = read_changes(sources, self._card)
         needed = sum(change.nbytes for several in changes.values() for change in several)
         taken = sum(each.nbytes for each in self._alive)
         if needed > self._room - taken:

@@ -14,7 +14,9 @@ from rung.server.api.openai_fields import (
     MOST_PROMPTS,
     MOST_TOKENS,
     Sampled,
+    TokenId,
     ends_of,
+    lora_scales,
     new_id,
     usage_of,
 )
@@ -23,7 +25,6 @@ from rung.server.http import DONE, Stream, event, json_response
 from rung.server.protocol import Delta, Echo, Finished, Generate
 from rung.server.service import Answers, Call, Choice, post
 
-_Token = Annotated[int, Meta(ge=0, le=2**31)]
 #: Tokens of an answer where nobody says how many, as OpenAI has it.
 _TOKENS = 16
 
@@ -48,7 +49,7 @@ def prompts_of(given: str | list[str | int | list[int]]) -> list[str | list[int]
 class CompletionRequest(Sampled, kw_only=True):
     """A body of ``/v1/completions``."""
 
-    prompt: str | list[str | _Token | list[_Token]]
+    prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] | None = None
     echo: bool | None = None
@@ -67,6 +68,7 @@ class CompletionRequest(Sampled, kw_only=True):
             n=self.n or 1,
             echo=bool(self.echo),
             grammar=self.form(),
+            adapters=lora_scales(self.lora),
             prompt_logprobs=self.logprobs if self.echo else None,
         )
 

@@ -18,6 +18,7 @@ from rung.server.service import Choice
 MOST_TOKENS, MOST_CHOICES, MOST_PROMPTS, MOST_MESSAGES = 2**24, 16, 512, 4096
 
 Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Repeat = Annotated[float, Meta(ge=1e-3, le=1e3)]
@@ -44,6 +45,21 @@ def reasoning_options(effort: str | None, budget: int | None = None) -> Reasonin
     if effort == "none" or budget == 0:
         return ReasoningOptions(enabled=False)
     return ReasoningOptions(enabled=True if effort else None, budget=budget, effort=effort)
+
+
+class LoraScale(msgspec.Struct, forbid_unknown_fields=True):
+    """An adapter by its place on the command line, and what its change is multiplied with."""
+
+    id: Annotated[int, Meta(ge=0, le=255)]
+    scale: Annotated[float, Meta(ge=-100, le=100)]
+
+
+LoraScales = Annotated[list[LoraScale], Meta(max_length=256)] | None
+
+
+def lora_scales(given: LoraScales) -> dict[int, float] | None:
+    """Return the scales of adapters by their places; those that are not named have none. None is the server's."""
+    return None if given is None else {each.id: each.scale for each in given}
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,6 +130,7 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     grammar: GrammarText | None = None
+    lora: LoraScales = None
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

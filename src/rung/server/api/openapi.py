@@ -27,7 +27,7 @@ _ERRORS = {
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the document (OpenAPI 3.1) of endpoints."""
-    bodies = [each.body for each in endpoints if each.body is not None]
+    bodies: list[Any] = [each.body for each in endpoints if each.body is not None]
     found, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     schemas = dict(zip(bodies, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -51,7 +51,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     return shown
 
 
-def _operation(endpoint: Endpoint, schemas: dict[type[msgspec.Struct], dict[str, Any]]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     refused = {status: {"description": text} for status, text in _ERRORS.items()}
     name = re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path}").strip("_")
     found: dict[str, Any] = {

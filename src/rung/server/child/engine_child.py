@@ -35,6 +35,7 @@ from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
 from rung.server.child import sandbox
+from rung.server.child.scaled_adapters import ScaledAdapters
 from rung.server.child.waiting import count_fitting, in_turn
 from rung.server.protocol import (
     Cancel,
@@ -141,8 +142,8 @@ class _Answer:
 class EngineChild:
     """Answer requests with one model."""
 
-    def __init__(self, channel: Channel, model: Model, system: str) -> None:
-        self._channel, self._model, self._system = channel, model, system
+    def __init__(self, channel: Channel, model: Model, system: str, adapters: ScaledAdapters) -> None:
+        self._channel, self._model, self._system, self._adapters = channel, model, system, adapters
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
@@ -187,7 +188,7 @@ class EngineChild:
                 value = {"text": model.chat_text(*given), "tokens": len(model.chat_ids(*given))}
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
-                tokens = sum(len(tokenizer.encode_whole(text)) for text in question.texts)
+                tokens = sum(map(len, model.embedding_ids(question.texts)))
                 value = {"vectors": [each.astype("<f4").tobytes() for each in found], "tokens": tokens}
         self._channel.send(Value(question.id, value))
 
@@ -215,7 +216,8 @@ class EngineChild:
         else:
             prompts = [_prompt_ids(model, each) for each in message.prompts]
         is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
-        options = {**message.options, "owner": message.owner}
+        adapter = self._adapters.name(message.adapters)
+        options = {**message.options, "owner": message.owner, "adapter": adapter}
         masks = self._masks(message, is_reasoning)
         for index, answered in enumerate(message.answered or [[]] * message.answers):
             if answered is not None:
@@ -224,7 +226,8 @@ class EngineChild:
                 room = self._room(len(ids), message.options.get("max_tokens"))
                 request.answers.append(_Answer(request, index, generation, room, len(answered)))
         if not request.cancelled:
-            echoes = [self._echo(message, number, ids) for number, ids in enumerate(prompts)] if message.echo else []
+            numbered = enumerate(prompts) if message.echo else ()
+            echoes = [self._echo(message, number, ids, adapter) for number, ids in numbered]
             reasons = chats and model.has_reasoning
             self._channel.send(Started(message.id, sum(map(len, prompts)), echoes, reasons, is_reasoning))
             self._ready.put(request)
@@ -246,11 +249,11 @@ class EngineChild:
 
         return Grammars(self._model)
 
-    def _echo(self, message: Generate, number: int, ids: list[int]) -> Echo:
+    def _echo(self, message: Generate, number: int, ids: list[int], adapter: str | None) -> Echo:
         """Return a prompt as it was given, with the log probabilities of its tokens if it names a number of them."""
         given, top = message.prompts[number], message.prompt_logprobs
         text = given if isinstance(given, str) else self._model.tokenizer.decode(ids, special=True)
-        return Echo(text, None if top is None else self._model.logprobs(ids, top))
+        return Echo(text, None if top is None else self._model.logprobs(ids, top, adapter))
 
     def compute(self) -> None:
         """Compute answers for ever."""
@@ -443,7 +446,7 @@ def lower(plan: Plan, error: Exception) -> SteppedDown | None:
     return None
 
 
-def _info(model: Model, rights: str) -> protocol.ModelInfo:
+def _info(model: Model, adapters: ScaledAdapters, rights: str) -> protocol.ModelInfo:
     plan, encodes = model.plan, isinstance(model, EncoderModel)
     return protocol.ModelInfo(
         name=plan.model,
@@ -459,6 +462,7 @@ def _info(model: Model, rights: str) -> protocol.ModelInfo:
         template=str(getattr(model.card, "chat_template", None) or ""),
         same_bytes=encodes or model.backend.same_bytes,
         lower_level=next((each.name for each in target.lower_levels()), ""),
+        adapters=adapters.loaded,
         sandbox=rights,
     )
 
@@ -517,7 +521,8 @@ def main() -> None:
             return
         _warm_up(model)
         rights = sandbox.enter(first, model)
-        child = EngineChild(channel, model, first.system)
+        adapters = ScaledAdapters(model, first.options.get("adapters") or ())
+        child = EngineChild(channel, model, first.system, adapters)
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
-        channel.send(Ready(_info(model, rights)))
+        channel.send(Ready(_info(model, adapters, rights)))
         child.compute()

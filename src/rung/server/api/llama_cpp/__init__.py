@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.core.version import __version__
-from rung.server.api.llama_cpp import completion
+from rung.server.api.llama_cpp import completion, lora
 from rung.server.api.openai_chat import Message
 from rung.server.api.openai_fields import MOST_MESSAGES
 from rung.server.http import json_response
@@ -103,6 +103,7 @@ async def slots(call: Call) -> Response:
 
 ENDPOINTS = (
     *completion.ENDPOINTS,
+    *lora.ENDPOINTS,
     post("/tokenize", TokenizeRequest, tokenize),
     post("/detokenize", DetokenizeRequest, detokenize),
     post("/apply-template", TemplateRequest, apply_template),

@@ -13,10 +13,13 @@ from rung.server.api.openai_completions import prompts_of
 from rung.server.api.openai_fields import (
     MOST_TOKENS,
     GrammarText,
+    LoraScales,
     Penalty,
     Repeat,
     Share,
     StopText,
+    TokenId,
+    lora_scales,
     schema_grammar,
 )
 from rung.server.errors import ApiError, openai_error
@@ -25,7 +28,6 @@ from rung.server.protocol import Delta, Finished, Generate, Grammar, Infill
 from rung.server.service import Answers, Call, Choice, post
 
 _STOPS = {"end": "eos", "stop": "word", "length": "limit", "context": "limit"}
-_Token = Annotated[int, Meta(ge=0, le=2**31)]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
@@ -45,10 +47,11 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     stop: Annotated[list[StopText], Meta(max_length=64)] | None = None
-    logit_bias: Annotated[list[tuple[_Token, _Bias]], Meta(max_length=4096)] | None = None
+    logit_bias: Annotated[list[tuple[TokenId, _Bias]], Meta(max_length=4096)] | None = None
     n_probs: Annotated[int, Meta(ge=0, le=100)] | None = None
     grammar: GrammarText | None = None
     json_schema: dict[str, Any] | None = None
+    lora: LoraScales = None
     return_tokens: bool | None = None
     stream: bool | None = None
     cache_prompt: bool | None = None
@@ -83,11 +86,16 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class CompletionRequest(Options, kw_only=True):
     """A body of ``/completion``."""
 
-    prompt: str | list[str | _Token | list[_Token]]
+    prompt: str | list[str | TokenId | list[TokenId]]
 
     def to_generate(self) -> Generate:
         """Return the request to an engine. Raises ``ApiError``."""
-        return Generate(prompts=[*prompts_of(self.prompt)], options=self.to_options(), grammar=self.form())
+        return Generate(
+            prompts=[*prompts_of(self.prompt)],
+            options=self.to_options(),
+            grammar=self.form(),
+            adapters=lora_scales(self.lora),
+        )
 
 
 class ExtraFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -109,7 +117,7 @@ class InfillRequest(Options, kw_only=True):
         """Return the request to an engine. Raises ``ApiError``."""
         extra = [{"filename": each.filename, "text": each.text} for each in self.input_extra]
         hole = Infill(prefix=self.input_prefix, suffix=self.input_suffix, prompt=self.prompt, extra=extra)
-        return Generate(prompts=[hole], options=self.to_options(), grammar=self.form())
+        return Generate(prompts=[hole], options=self.to_options(), grammar=self.form(), adapters=lora_scales(self.lora))
 
 
 async def complete(call: Call, body: CompletionRequest) -> Response:
