@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import openai
 import pytest
 
-from rung.core.errors import DeviceLost, OutOfMemory
+from rung.core.errors import DeviceError, DeviceLost, NoRung, OutOfMemory
 from rung.engine.load import load
 from rung.server.child.engine_child import lower
 from tests.server.conftest import PLANTED, serving
@@ -122,6 +123,16 @@ def test_the_plan_after_short_memory_is_a_smaller_one(model):
     assert asked == pytest.approx(use.most - 0.2 * (use.total - use.runtime), abs=1)
     assert lower(plan, DeviceLost("gone")) is None  # there is nothing below a CPU
     assert lower(plan, AssertionError("a bug")) is None
+    assert lower(plan, DeviceError("no numbers")) is None
+
+
+@pytest.mark.parametrize("error", [DeviceLost("gone"), DeviceError("no numbers"), NoRung("none is left")])
+def test_a_card_that_is_lost_or_wrong_is_left_for_the_processor(model, error):
+    (placement,) = model.plan.placements
+    plan = replace(model.plan, placements=(replace(placement, device="webgpu:0"),))
+    found = lower(plan, error)
+    assert found.options == {"device": "cpu", "memory": None}
+    assert (found.step["device"], found.step["to"], found.step["reason"]) == ("webgpu:0", "cpu", error.cause)
 
 
 def test_a_lost_card_is_left_for_the_processor(tmp_path, asked, fault):

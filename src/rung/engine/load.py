@@ -22,6 +22,7 @@ from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.engine.scheduling.prefix_folders import open_folder
 from rung.hardware.json_cache import how_often
+from rung.kernels.webgpu import is_webgpu
 from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
@@ -131,6 +132,7 @@ def load(
         parallel=parallel or DEFAULT_PARALLEL,
         drafting=drafting,
         prefix_cache=folder,
+        again=partial(larger, memory=memory, reserved=reserved, device="cpu"),
     )
     return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
 
@@ -275,7 +277,9 @@ def _bind(
     parallel: int,
     drafting: DraftModel | None,
     prefix_cache: tuple[Path, int] | None,
+    again: Callable[..., tuple[Plan, tuple[Device, ...]]],
 ) -> Model:
+    """Bind a plan; ``again`` plans for the processor, where a model of a GPU goes on when that fails."""
     from rung.kernels.cpu import target
     from rung.run import cpu_level
 
@@ -304,10 +308,31 @@ def _bind(
         journal.note(f"{drafting.card.name} is not used: rows of a step differ in their last digits here")
         drafting = None
     if drafting is None:
-        return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+        model = Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+        if is_webgpu(plan.placements[0].device):
+            planned = partial(again, format=plan.format, context=plan.context)
+            model.processor = partial(_bind_on_processor, card, planned, journal, changes, parallel, prefix_cache)
+        return model
     journal.note(f"{drafting.card.name} guesses tokens: {size(drafting.nbytes)}")
     draft = drafting.bind(partial(bind, progress=progress, changes={}), decoder, journal)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer, draft, drafting.nbytes)
+
+
+def _bind_on_processor(
+    card: ModelCard,
+    planned: Callable[[], tuple[Plan, tuple[Device, ...]]],
+    journal: Journal,
+    changes: Mapping[str, Sequence[LowRank]],
+    parallel: int,
+    prefix_cache: tuple[Path, int] | None,
+) -> tuple[Plan, tuple[Device, ...], Decoder]:
+    """Plan and bind on the processor a model whose device failed. Raises what planning and reading raise."""
+    plan, devices = planned()
+    bind = partial(_bind_decoder, card, plan, devices, journal, progress=lambda label, done, total: None)
+    decoder, _ = bind(first_prompt="", changes=changes, parallel=parallel)
+    if prefix_cache is not None:
+        decoder.keep_in_files(_prefix_files(prefix_cache, card, plan, decoder, journal))
+    return plan, devices, decoder
 
 
 def _bind_network(

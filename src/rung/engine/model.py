@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.util import find_spec
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from rung.core.errors import ContextTooLong, DeviceError, UsageError
+from rung.core.errors import ContextTooLong, DeviceError, DeviceLost, OutOfMemory, RungError, UsageError
 from rung.core.shield import import_whole
 from rung.core.text import count, quoted, size
-from rung.core.types import Device, Plan, Report
+from rung.core.types import Device, Plan, Report, StepClass, StepDown
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.engine.batches.generate_many import Answer, as_completed
@@ -27,6 +27,7 @@ from rung.engine.scheduling.sequence import LogitSequence, LogprobSequence, Toke
 from rung.engine.stream import TextStream
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats.codec import Floats
+from rung.kernels.webgpu import is_webgpu
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.damage_check import find_damage
@@ -77,7 +78,10 @@ class Model:
         self.devices = devices
         self.tokenizer = tokenizer
         self.backend = backend
-        self.scheduler = Scheduler(backend, self._sample, draft=draft)
+        #: Loads the model on the processor, where answers go on after a device of WebGPU failed; None: that is raised.
+        self.processor: Callable[[], tuple[Plan, tuple[Device, ...], Decoder]] | None = None
+        replace = self._go_on_elsewhere if is_webgpu(plan.placements[0].device) else None
+        self.scheduler = Scheduler(backend, self._sample, draft=draft, replace=replace)
         self._adapters: Adapters | None = None
         if isinstance(backend, Decoder) and isinstance(card, ModelCard):
             self._adapters = Adapters(card, plan, backend)
@@ -158,6 +162,27 @@ class Model:
         if isinstance(error, DeviceError) and isinstance(self.card, ModelCard):
             damage = find_damage(self.card)
         return damage or error
+
+    def _go_on_elsewhere(self, error: Exception) -> Decoder:
+        """Return a decoder on the processor after an error of the device, and report the step down.
+
+        Raises that error where the processor has no room, and what is damaged where the file is.
+        """
+        if self.processor is None or (type(error) is DeviceError and self._explain(error) is not error):
+            raise error
+        device = self.plan.placements[0].device
+        self._journal.say(f"{device} failed: the processor reads the model and goes on with the answer")
+        try:
+            plan, devices, decoder = self.processor()
+        except RungError as refusal:
+            raise _with_fact(error, f"the processor cannot go on: {refusal.cause}") from refusal
+        if self._adapters is not None:
+            self._adapters.move(plan, decoder)
+        self._journal.step(StepDown("model", self.plan.format, device, _class_of(error), _cause(error), "cpu"))
+        self._journal.note(f"{device} is tried again by the next start; rung devices --probe says what it can do")
+        self.plan, self.devices, self.backend, self.processor = plan, devices, decoder, None
+        self._expected = Rates(plan.decode_rate, plan.prefill_rate)
+        return decoder
 
     @property
     def example(self) -> str:
@@ -442,6 +467,26 @@ class Model:
         sequence.adapter = adapter
         sequence.go_on_after(answered)
         return Generation(self.scheduler, sequence, text, partial(self._describe, sampler), self._explain)
+
+
+def _class_of(error: Exception) -> StepClass:
+    if isinstance(error, DeviceLost):
+        return StepClass.DEVICE_LOST
+    return StepClass.OUT_OF_MEMORY if isinstance(error, OutOfMemory) else StepClass.BROKEN
+
+
+def _cause(error: Exception) -> str:
+    """Return the cause of an error with its first fact."""
+    if not isinstance(error, RungError):
+        return str(error)
+    return " ".join([error.cause, *(f"({fact})" for fact in error.facts[:1])])
+
+
+def _with_fact(error: Exception, fact: str) -> Exception:
+    """Return an error with one more fact."""
+    if isinstance(error, RungError):
+        error.facts = (*error.facts, fact)
+    return error
 
 
 def _as_messages(given: Messages | str) -> Messages:

@@ -70,6 +70,13 @@ class Adapters:
         self._named[name] = self._decoder.bind_adapter(changes)
         self._alive.add(self._named[name])
 
+    def move(self, plan: Plan, decoder: Decoder) -> None:
+        """Go on with another decoder of the same model: sequences keep their adapters."""
+        self._decoder = decoder
+        self._room = min(each.budget - each.memory.most for each in plan.placements)
+        for each in (self._base, *self._alive):
+            each.move(decoder.weights)
+
     def delete(self, name: str) -> None:
         """Forget an adapter; sequences that have it go on with it. Raises ``UsageError`` for an unknown name."""
         self._known(name)

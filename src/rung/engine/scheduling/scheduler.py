@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from rung.core.errors import OutOfMemory
+from rung.core.errors import DeviceError, NoRung, OutOfMemory
 from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.kv_cache import Tokens, common_length
 from rung.engine.scheduling.sequence import Outcome, Sequence
@@ -141,6 +141,8 @@ class Scheduler:
 
     A step reads at most ``chunk`` tokens of prompts, and fewer beside tokens of others, so that those come within
     ``latency_goal`` seconds. An interrupt may come between any two lines. What it cuts is mended by the next call.
+    ``replace`` is called with the error of a device that failed; it returns the backend that goes on, with the tokens
+    that are known, or raises. Without it such an error is raised by the step, or ends the sequence of its logits.
     """
 
     def __init__(
@@ -150,8 +152,9 @@ class Scheduler:
         chunk: int = CHUNK,
         latency_goal: float = LATENCY_GOAL,
         draft: Draft | None = None,
+        replace: Callable[[Exception], Backend[Any]] | None = None,
     ) -> None:
-        self._backend, self._sample = backend, sample
+        self._backend, self._sample, self._replace = backend, sample, replace
         self._chunk, self._latency_goal = chunk, latency_goal
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # in the order in which they got their caches
@@ -192,7 +195,7 @@ class Scheduler:
                 with self._locked():
                     if any(map(_has_news, sequences, before)):
                         return
-                    moved = self._change(self._step)
+                    moved = self._change(self._step_or_move)
                 if not moved:
                     time.sleep(_LOOK)
         finally:
@@ -285,6 +288,28 @@ class Scheduler:
         self._measure(batch, begun - started, computed - begun, drafting)
         return True
 
+    def _step_or_move(self) -> bool:
+        """Do as ``_step``, and go on with another backend where the device of this one fails."""
+        try:
+            return self._step()
+        except (DeviceError, NoRung) as error:
+            full = isinstance(error, OutOfMemory) and self._cut  # the pool of blocks, which is no device
+            if self._replace is None or full:
+                raise
+            self._move(self._replace(error))
+        return True
+
+    def _move(self, backend: Backend[Any]) -> None:
+        """Go on with another backend: what has a cache is computed again there."""
+        self._waiting, self._running = [*self._running, *self._waiting], []
+        for each in self._waiting:
+            each.cache = None
+        self._backend, self._replace = backend, None
+        self._seconds_a_row = self._seconds_ahead = 0.0
+        self._speculator = Speculator()
+        for each in self._waiting:
+            self._speculator.add(each)
+
     def _compute(self, batch: list[Part]) -> tuple[list[Part], list[Outcome], float]:
         """Compute a step; return its parts as they were computed, what came of each, and when computing ended."""
         first = batch[0]
@@ -313,11 +338,16 @@ class Scheduler:
         ]
 
     def _take(self, part: Part, outcome: Outcome) -> None:
-        """Let a sequence take what was computed and count its tokens. What fails there ends this sequence alone."""
+        """Let a sequence take what was computed and count its tokens.
+
+        What fails there ends this sequence alone, but for logits that are no numbers where another backend can go on.
+        """
         sequence, wrong = part.sequence, len(part.guesses)
         try:
             wrong -= 0 if sequence.error else sequence.accept(outcome)
         except Exception as error:
+            if isinstance(error, DeviceError) and self._replace is not None:
+                raise
             sequence.end("error", error)
         part.cache.advance(part.ids[: len(part.ids) - wrong])
         if part.guesses:

@@ -7,9 +7,9 @@ an access lies within its buffer is decided here before: a kernel says how much 
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ import numpy.typing as npt
 import wgpu
 from wgpu.backends.wgpu_native import _api as native
 
-from rung.core.errors import DeviceLost, OutOfMemory
+from rung.core.errors import DeviceError, DeviceLost, OutOfMemory
 from rung.hardware import detect
 from rung.hardware.families.webgpu import open_adapter
 from rung.kernels.webgpu.recording import handle, record, table_of
 
 #: Storage buffers that one kernel has at most.
 BINDINGS = 10
+_WAYS = ("rung devices --probe", "rung run MODEL --device cpu")
 
 
 class Kernel(NamedTuple):
@@ -75,6 +76,31 @@ class Gpu:
         self._pipelines: dict[str, Any] = {}
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._lock = threading.RLock()
+        #: Whether the driver has given the device up: nothing more runs there.
+        self.lost = False
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Call the driver, one thread at a time. Raises ``DeviceLost`` or ``OutOfMemory`` for what the driver says of
+        a device that is gone, or of memory that is full; both may show at any call after the one that caused it."""
+        with self._lock:
+            try:
+                yield
+            except (wgpu.GPUError, RuntimeError) as error:
+                found = self._meaning(error)
+                if found is None:
+                    raise
+                raise found from error
+
+    def _meaning(self, error: Exception) -> DeviceError | None:
+        """Return the error that one of the driver means; None where it is a bug."""
+        name, text = self.adapter.info["device"], str(error)
+        if isinstance(error, MemoryError) or "memory left" in text.lower():
+            return OutOfMemory(f"The memory of {name} is full.", [_last_line(text)], _WAYS)
+        if "is lost" in text or "destroyed" in text:
+            self.lost = True
+            return DeviceLost(f"{name} does not answer any more.", [_last_line(text)], _WAYS)
+        return None
 
     def buffer(self, size: int) -> Any:
         """Return a buffer of so many bytes, zeros. Raises ``OutOfMemory``."""
@@ -85,7 +111,7 @@ class Gpu:
                 [f"its driver allows {self.limits.buffer:,} bytes"],
             )
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-        with self._lock:
+        with self._calling():
             return self.device.create_buffer(size=size, usage=usage)
 
     def bindable(self, size: int) -> Any:
@@ -110,19 +136,19 @@ class Gpu:
     def write(self, buffer: Any, at: int, data: npt.NDArray[Any]) -> None:
         """Put an array at a byte that four divides; its bytes, too, are a multiple of four."""
         if data.nbytes:
-            with self._lock:
+            with self._calling():
                 self.crossed += data.nbytes
                 self.device.queue.write_buffer(buffer, at, np.ascontiguousarray(data))
 
     def read(self, buffer: Any, at: int, size: int) -> npt.NDArray[np.uint8]:
         """Return bytes of a buffer, once all that was submitted is done."""
-        with self._lock:
+        with self._calling():
             self.crossed += size
             return np.frombuffer(self.device.queue.read_buffer(buffer, at, size), np.uint8)
 
     def copy(self, moves: Sequence[tuple[Any, int, Any, int, int]]) -> None:
         """Copy between buffers: (from, at, to, at, bytes)."""
-        with self._lock:
+        with self._calling():
             encoder = self.device.create_command_encoder()
             for source, first, target, second, size in moves:
                 if size:
@@ -137,7 +163,7 @@ class Gpu:
             assert buffer.size <= self.limits.binding, "a buffer is larger than a binding may be"
         assert kernel.workgroup_bytes <= self.limits.workgroup, "a kernel has more memory than a workgroup"
         assert max(x, y) <= self.limits.groups, "there are more workgroups than a driver takes"
-        with self._lock:
+        with self._calling():
             groups, pipeline = self._pipeline(kernel)
             entries = [{"binding": i, "resource": {"buffer": b}} for i, b in enumerate(buffers)]
             group = self.device.create_bind_group(layout=groups, entries=entries)
@@ -184,20 +210,30 @@ class Gpu:
 
     def run(self, dispatches: Sequence[Dispatch], rows: int = 1) -> None:
         """Submit kernels for some rows of activations; each kernel sees what those before it have written."""
-        with self._lock:
+        with self._calling():
             self.device.queue.submit([self.record(dispatches, rows)])
 
 
+def _last_line(text: str) -> str:
+    """Return the last line of what a driver says, which is the cause of those before it."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else "it says nothing more"
+
+
 _opening = threading.Lock()
+_opened: dict[str, Gpu] = {}
 
 
 def gpu(device: str) -> Gpu:
-    """Return the GPU with that id, ``webgpu:0``; opened once. Raises ``DeviceLost`` where it is not there any more."""
+    """Return the GPU with that id, ``webgpu:0``; opened once, and anew after it was lost. Raises ``DeviceLost`` where
+    it is not there any more."""
     with _opening:
-        return _open(device)
+        found = _opened.get(device)
+        if found is None or found.lost:
+            found = _opened[device] = _open(device)
+        return found
 
 
-@functools.cache
 def _open(device: str) -> Gpu:
     found = next((each for each in detect.devices(software_adapters=True) if each.id == device), None)
     try:

@@ -50,21 +50,30 @@ class LowRankUpdates:
         if magnitude is not None:
             factor = magnitude / _lengths(encoded(), changes[0], threads)
         self._threads = threads
+        self._hold(down, up, factor, str(device))
+
+    def _hold(self, down: Floats, up: Floats, factor: Floats | None, device: str) -> None:
+        """Hold them as the device adds them."""
         self.rows: LowRankRows | None = None
         self.arrays: tuple[Floats, Floats, Floats | None] | None = None
-        if str(device) == "cpu" and down.shape[1] % _LANES == 0:
+        if device == "cpu" and down.shape[1] % _LANES == 0:
             from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
             self.rows = LowRankRows.pack(down, up, factor)
-        elif str(device) == "cpu" or is_webgpu(str(device)):
+        elif device == "cpu" or is_webgpu(device):
             self.arrays = down, up, factor
         else:
             import torch
 
             self._down, self._up = (torch.from_numpy(part).to(device) for part in (down, up))
             self._factor = None if factor is None else torch.from_numpy(factor).to(device)
-        self._on_cpu = str(device) == "cpu"
+        self._on_cpu = device == "cpu"
         self.nbytes = self.rows.nbytes if self.rows is not None else 4 * (down.size + up.size)
+
+    def move(self, device: str) -> None:
+        """Hold arrays as another device adds them."""
+        assert self.arrays is not None, "they were held for a device that adds arrays"
+        self._hold(*self.arrays, device)
 
     def added(self, y: Tensor, x: Tensor) -> Tensor:
         """Return y [T, out], which may be overwritten, with the change for x [T, in]."""
@@ -104,6 +113,16 @@ class BoundAdapter:
             role: LowRankUpdates(changes[role], linear.encoded, device, threads)
             for role, (linear, device) in found.items()
         }
+        self._bind(weights)
+
+    def move(self, weights: Weights) -> None:
+        """Bind the changes to the same weights on another device, after that of WebGPU failed."""
+        devices = {each.role: device for each, device in weights.linears}
+        for role, update in self._updates.items():
+            update.move(devices[role])
+        self._bind(weights)
+
+    def _bind(self, weights: Weights) -> None:
         self._put_together()
         rows = [self.rows(each.role) for each, _ in weights.linears]
         self.addresses = np.array([0 if each is None else each.words.ctypes.data for each in rows], np.int64)

@@ -19,7 +19,16 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
+from rung.core.errors import (
+    ContextTooLong,
+    DeviceError,
+    DeviceLost,
+    NoRung,
+    OutOfMemory,
+    RungError,
+    TemplateError,
+    UsageError,
+)
 from rung.core.settings import CPU_LEVEL
 from rung.core.text import size
 from rung.core.types import Device, Plan, StepClass, StepDown
@@ -431,12 +440,13 @@ def lower(plan: Plan, error: Exception) -> SteppedDown | None:
     """Return the step down to load a process with after an error that ends this one; None for a bug, and where there is
     nothing less.
 
-    A lost device is left for the CPU. Where memory is short the next plan may hold 0.8 of what this one takes beside
-    Python, as after a load that failed.
+    A device that is lost or computes no numbers is left for the CPU. Where memory is short the next plan may hold 0.8
+    of what this one takes beside Python, as after a load that failed.
     """
     device = plan.placements[0].device
-    if isinstance(error, DeviceLost) and device != "cpu":
-        step = StepDown("model", plan.format, device, StepClass.DEVICE_LOST, error.cause, "cpu")
+    if isinstance(error, DeviceError | NoRung) and not isinstance(error, OutOfMemory) and device != "cpu":
+        kind = StepClass.DEVICE_LOST if isinstance(error, DeviceLost) else StepClass.BROKEN
+        step = StepDown("model", plan.format, device, kind, error.cause, "cpu")
         return SteppedDown(step.to_json(), {"device": "cpu", "memory": None})
     if isinstance(error, OutOfMemory):
         uses = {each.device: each.memory for each in plan.placements}
@@ -486,7 +496,7 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
         simulation = simulate(device, software=software)
         card = simulations.enter_context(simulation)
         options["device"] = card.id if len(simulation.devices) == 1 else None
-    return load(
+    model = load(
         message.model,
         **options,
         reserved=_REQUESTS,
@@ -495,6 +505,9 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
         on_plan=wait_for_room,
         on_step=lambda step: channel.send(SteppedDown(step.to_json())),
     )
+    if isinstance(model, Model):
+        model.processor = None  # a new process goes on, for which the server has made room
+    return model
 
 
 def _warm_up(model: Model) -> None:
