@@ -98,10 +98,11 @@ def test_tokens_that_the_device_chooses_are_those_of_logits(seed, monkeypatch):
         assert found[0] == found[1]
 
 
-def test_the_device_chooses_for_one_sequence_that_takes_the_likeliest(monkeypatch):
+def test_the_device_chooses_for_one_sequence_with_simple_settings(monkeypatch):
     monkeypatch.setattr(scheduler_module, "LOOK_AHEAD", 1e9)
-    drawn = {"temperature": 1.0, "seed": 1}, {"logprobs": True}, {"repeat_penalty": 1.1}, {"logit_bias": {3: 1.0}}
-    samplers = [Sampler(Sampling(**options)) for options in drawn]
+    drawn = {"temperature": 1.0, "typical_p": 0.9}
+    settings = drawn, {"logprobs": True}, {"repeat_penalty": 1.1}, {"logit_bias": {3: 1.0}}
+    samplers = [Sampler(Sampling(**options)) for options in settings]
     samplers.append(Sampler(Sampling(), mask=lambda said: None))
     for sampler in samplers:
         decoder = toy()
@@ -119,12 +120,32 @@ def test_the_device_chooses_for_one_sequence_that_takes_the_likeliest(monkeypatc
     ]  # the prompt's comes by itself; the next shows how long one takes
 
 
+@pytest.mark.parametrize("sure", [0, 1, 3, 99])
+def test_tokens_that_a_device_draws_are_those_of_the_processor(monkeypatch, sure):
+    """It may be sure of so many tokens of a call only: the next one is computed again, and drawn from its logits."""
+    monkeypatch.setattr(scheduler_module, "LOOK_AHEAD", 1e9)
+    said = []
+    for ahead in (0, 16):
+        decoder = toy(context=64, blocks=64)
+        decoder.step.most_ahead = ahead
+        plain = decoder.step.choose
+        monkeypatch.setattr(decoder.step, "choose", lambda *given, plain=plain: plain(*given)[:sure])
+        each = sequence([1, 2], 40, context=64, sampler=Sampler(Sampling(temperature=0.2, seed=5)))
+        said += added(decoder, each)
+        assert bool(decoder.step.ahead) == bool(ahead)
+        assert all_free(decoder)
+    assert said[0] == said[1]
+    assert len(set(said[0])) > 3
+    calls = len(decoder.step.ahead)
+    assert calls < 10  # after one that was not sure steps go on without it
+
+
 def test_logits_that_are_no_numbers_on_the_device_end_the_sequence(monkeypatch):
     monkeypatch.setattr(scheduler_module, "LOOK_AHEAD", 1e9)
     decoder = toy()
     decoder.step.most_ahead = 16
-    plain = decoder.step.greedy
-    decoder.step.greedy = lambda *given: [*plain(*given)[:2], -1, 5][: given[-1]]
+    plain = decoder.step.choose
+    decoder.step.choose = lambda *given: [*plain(*given)[:2], -1, 5][: len(given[-1])]
     each = sequence([1, 2])
     assert added(decoder, each) == [answer([1, 2], 4)]
     assert (each.reason, type(each.error)) == ("error", DeviceError)

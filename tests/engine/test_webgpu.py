@@ -106,6 +106,16 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
     assert faulty != fed
     monkeypatch.setattr(program, "feed_back", lambda: faulty)
     assert "chosen" in self_check.check(rung_, case("f16", 64), adapter.id)
+    monkeypatch.setattr(program, "feed_back", feed_back)
+    drawn = program.draw.draw
+    monkeypatch.setattr(
+        program.draw,
+        "draw",
+        lambda *given: drawn(*given)._replace(
+            code=drawn(*given).code.replace("let random = setting(4u + ", "let random = 0.5 * setting(4u + ")
+        ),
+    )
+    assert "drawn" in self_check.check(rung_, case("f16", 64), adapter.id)
 
 
 @pytest.mark.parametrize("name", ["llama-q4_k_m", "gemma2-q8_0", "gemma3-f32"])
@@ -127,14 +137,20 @@ def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypa
 def test_tokens_chosen_on_the_device_are_those_of_its_logits(adapter, monkeypatch, name):
     """Over the end of a block of the cache, where each kind of layer has its own rotation and window."""
     model = rung.load("demo", device=adapter.id) if name == "demo" else load(name, adapter)
-    options = {"max_tokens": 24, "temperature": 0, "raw": True}
     text = "the model runs on a device " * 12
     ids = model.tokenizer.encode(text)[:56]
     text = model.tokenizer.decode(ids)
-    right = "".join(model.generate(text, logprobs=True, **options))
     crossed = []
-    run = model.backend.greedy
-    monkeypatch.setattr(model.backend, "greedy", lambda *given: (crossed.append(given[-1]), run(*given))[1])
+    run = model.backend.choose
+    monkeypatch.setattr(model.backend, "choose", lambda *given: (crossed.append(len(given[-1])), run(*given))[1])
     monkeypatch.setattr(scheduler, "LOOK_AHEAD", 1e9)
-    assert "".join(model.generate(text, **options)) == right
-    assert max(crossed) == 16
+    for settings in ({}, {"seed": 2, "temperature": 1.0}, {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.9}):
+        options = {"max_tokens": 24, "temperature": 0, "raw": True, **settings}
+        right = model.generate(text, logprobs=True, **options)
+        "".join(right)
+        assert not crossed
+        found = model.generate(text, **options)
+        "".join(found)
+        assert found.tokens == right.tokens
+        assert max(crossed, default=0) == (16 if len(right.tokens) > 2 else 1)
+        crossed.clear()

@@ -63,13 +63,13 @@ class ToyStep:
     def look_ahead(self, state) -> int:
         return self.most_ahead
 
-    def greedy(self, state, rows, count):
+    def choose(self, state, rows, settings):
         found = []
-        for at in range(count):
+        for at, row in enumerate(settings):
             logits = self.apply(
                 state, [rows._replace(tokens=[found[-1] if at else rows.tokens[0]], start=rows.start + at)]
             )
-            found.append(int(logits[0].argmax()))
+            found.append(RUNG.apply(None, logits, [row])[0].token)
         self.ahead.append(found)
         return found
 

@@ -185,6 +185,89 @@ def test_the_likeliest_token_goes_to_the_next_token(adapter):
         assert token == (right if np.isfinite(row[right]) else -1), number
 
 
+def rows_to_draw_of(count, chance):
+    """Rows of logits: peaked, flat, with equal ones, with -inf, the likeliest all at the beginning."""
+    for scale in (0.5, 2.0, 5.0):
+        yield scale * chance.standard_normal(count, dtype=np.float32)
+    yield -np.abs(chance.standard_normal(count, dtype=np.float32)) - 1e4
+    yield np.round(3 * chance.standard_normal(count, dtype=np.float32))
+    sparse = np.full(count, -np.inf, np.float32)
+    sparse[chance.choice(count, 9, replace=False)] = chance.standard_normal(9)
+    yield sparse
+    falling = -np.log1p(np.arange(count, dtype=np.float32)) * 2
+    yield falling + 0.01 * chance.standard_normal(count, dtype=np.float32)
+
+
+@pytest.mark.parametrize("count", [83, 9001])
+def test_drawn_tokens_are_those_of_the_processor(adapter, count):
+    """Never another one; where float32 cannot tell the processor is told to draw, which is seldom."""
+    from rung.kernels.webgpu import draw
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.kernels.webgpu.info import AHEAD, INFO, POSITION, TOKEN
+    from rung.ops.sample.numpy_sample import RUNG
+    from rung.ops.sample.rows import Row
+
+    device, chance = gpu(adapter.id), np.random.default_rng(5)
+    info, chosen, settings = device.buffer(4 * INFO), device.buffer(64), device.buffer(draw.SETTINGS_BYTES)
+    logits, found = device.buffer(4 * count), device.buffer(draw.FOUND_BYTES)
+    kernels = {}
+    for filtered in (False, True):
+        first = device.bind(draw.part(count, filtered), [logits, settings, found], draw.PARTS)
+        second = draw.draw(count, filtered)
+        kernels[filtered] = [first, device.bind(second, [logits, settings, found, info, chosen], 1)]
+    few = [{"top_k": 1}, {"top_k": 40}, {"top_k": 64, "min_p": 0.05}, {"min_p": 0.1}, {"top_p": 0.5}]
+    few += [{"top_k": 30, "top_p": 0.8, "min_p": 0.01}, {"top_p": 0.9, "min_p": 0.2}]
+    left = 0
+    tried = [({}, row) for row in rows_to_draw_of(count, chance)]
+    tried += [(options, row) for options in few for row in rows_to_draw_of(count, chance)]
+    for number, (options, row) in enumerate(tried):
+        temperature = float(chance.choice([0.3, 1.0, 1.7]))
+        bits = [int(each) for each in chance.integers(0, 2**64, 16, np.uint64)]
+        if not number:
+            bits[:2] = 0, 2**64 - 1
+        rows = [Row(temperature=temperature, **options, random=each) for each in bits]
+        one = rows[0]
+        device.write(logits, 0, row)
+        device.write(settings, 0, draw.settings(one.inverse, one.top_k, one.top_p, one.min_p, bits))
+        device.write(info, 0, np.zeros(INFO, np.uint32))
+        device.run(kernels[bool(options)] * 16)
+        tokens = device.read(chosen, 0, 64).view(np.uint32).tolist()
+        words = device.read(info, 0, 4 * INFO).view(np.uint32)
+        assert [words[POSITION], words[AHEAD]] == [16, 16]
+        right = [each.token for each in RUNG.apply(None, np.stack([row] * 16), rows)]
+        wrong = [pair for pair in zip(tokens, right, strict=True) if pair[0] not in (pair[1], draw.PROCESSOR)]
+        assert not wrong, (options, temperature)
+        assert words[TOKEN] < count
+        equal = len(np.unique(row)) < count // 2
+        wide = options and "top_k" not in options  # filters may leave more than are looked at
+        left += 0 if equal or wide else tokens.count(draw.PROCESSOR)
+    assert left < 0.02 * 16 * len(tried)
+
+
+def test_no_token_is_drawn_of_what_is_no_number(adapter):
+    from rung.kernels.webgpu import draw
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.kernels.webgpu.info import INFO
+
+    device, count = gpu(adapter.id), 700
+    info, chosen, settings = device.buffer(4 * INFO), device.buffer(64), device.buffer(draw.SETTINGS_BYTES)
+    logits, found = device.buffer(4 * count), device.buffer(draw.FOUND_BYTES)
+    device.write(settings, 0, draw.settings(1.0, 5, 1.0, 0.0, [1 << 63]))
+    for value in (np.nan, -np.nan, np.inf, None):
+        row = np.full(count, -np.inf if value is None else 0.0, np.float32)
+        row[300] = row[300] if value is None else value
+        device.write(logits, 0, row)
+        for filtered in (False, True):
+            device.write(info, 0, np.zeros(INFO, np.uint32))
+            device.run(
+                [
+                    device.bind(draw.part(count, filtered), [logits, settings, found], draw.PARTS),
+                    device.bind(draw.draw(count, filtered), [logits, settings, found, info, chosen], 1),
+                ]
+            )
+            assert device.read(chosen, 0, 4).view(np.uint32)[0] == 0xFFFFFFFF
+
+
 @pytest.mark.parametrize("name", ["q8_0", "q6_k", "q4_k"])
 def test_rows_of_an_embedding_are_exact(adapter, name):
     rung = LADDERS["embedding"].rung("webgpu.rows").load()

@@ -17,6 +17,7 @@ from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import Pool, SequenceRows
 from rung.ops.decode_step.weights import Weights
+from rung.ops.sample.rows import Row
 
 
 class Step(Protocol):
@@ -38,7 +39,7 @@ class Step(Protocol):
     def look_ahead(self, state: Any) -> int:
         """See there."""
 
-    def greedy(self, state: Any, rows: SequenceRows, count: int) -> Sequence[int]:
+    def choose(self, state: Any, rows: SequenceRows, settings: Sequence[Row]) -> Sequence[int]:
         """See there; no token where a rung failed."""
 
     def rows_without_torch(self, state: Any) -> int | None:
@@ -80,7 +81,7 @@ class Decoder:
 
     @property
     def look_ahead(self) -> int:
-        """Return how many tokens ``greedy`` chooses at most."""
+        """Return how many tokens ``choose`` chooses at most."""
         return self.step.look_ahead(self._state)
 
     def keep_in_files(self, files: PrefixFiles) -> None:
@@ -153,10 +154,10 @@ class Decoder:
         if few is not None and count > few:
             import_whole("rung.ops.decode_step.network")
 
-    def greedy(self, cache: Cache, ids: Sequence[int], count: int) -> list[int]:
-        """Choose up to ``count`` next tokens on the device, the likeliest each; none where a rung failed."""
+    def choose(self, cache: Cache, ids: Sequence[int], settings: Sequence[Row]) -> list[int]:
+        """Choose next tokens on the device, up to one by each of the settings; none where a rung failed."""
         rows = SequenceRows(ids, cache.length, cache, 1, cache.adapter)
-        return [int(token) for token in self.step.greedy(self._state, rows, count)]
+        return [int(token) for token in self.step.choose(self._state, rows, settings)]
 
     def compute(self, batch: Sequence[tuple[Cache, Sequence[int], int, Floats | None]]) -> Floats:
         """Compute the next tokens of each cache; return logits [rows, vocabulary] of the last so many of each.

@@ -217,11 +217,15 @@ class Sampler:
         """Return whether log probabilities are asked for."""
         return self.sampling.logprobs or self.sampling.top_logprobs > 0
 
-    @property
-    def greedy(self) -> bool:
-        """Return whether each token is the one with the largest logit, whatever came before, and nothing more is said
-        of it."""
-        return self._mask is None and self._said is None and Row(**self._fixed).plain
+    def rows_ahead(self, position: int, count: int) -> list[Row]:
+        """Return the settings of ``count`` tokens from a position of the answer on, where they are known before the
+        tokens are and ``Row.simple``; else none."""
+        if self._mask is not None or self._said is not None or not Row(**self._fixed).simple:
+            return []
+        return [Row(**self._fixed, random=self._bits(position + number)) for number in range(count)]
+
+    def _bits(self, position: int) -> int:
+        return 0 if self.seed is None else random_bits(self.seed, self._choice, position)
 
     def rows(self, answer: Sequence[int], guesses: Sequence[int] = ()) -> list[Row]:
         """Return the settings for the token after ``answer``, and for those after each of ``guesses``.
@@ -235,9 +239,7 @@ class Sampler:
             before = guesses[:number]
             more: dict[str, Any] = {} if self._said is None else self._said.arrays(before)
             mask = None if self._mask is None else self._mask([*answer, *before])
-            position = len(answer) + number
-            bits = 0 if self.seed is None else random_bits(self.seed, self._choice, position)
-            found.append(Row(**self._fixed, **more, mask=mask, random=bits))
+            found.append(Row(**self._fixed, **more, mask=mask, random=self._bits(len(answer) + number)))
             if mask is not None and number < len(guesses) and not _allows(mask, guesses[number]):
                 break
         return found

@@ -25,6 +25,7 @@ from rung.models.decoder_memory import CHUNK
 from rung.nn import QuantLinear
 from rung.nn.quantized.packed import pack
 from rung.ops.decode_step.low_rank import BoundAdapter, LowRankUpdates
+from rung.ops.sample.rows import Row
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import plan_weights
@@ -169,7 +170,7 @@ class TransformersDecoder:
     def get_ready(self, count: int) -> None:
         """Do nothing: everything is imported."""
 
-    def greedy(self, cache: Tokens, ids: Sequence[int], count: int) -> list[int]:
+    def choose(self, cache: Tokens, ids: Sequence[int], settings: Sequence[Row]) -> list[int]:
         """Choose nothing: networks give logits."""
         return []
 

@@ -489,10 +489,10 @@ class Step:
         """Return how many tokens the rung chooses at most before it comes back; 0 where it gives logits alone."""
         return int(self._implementation.look_ahead(self._state))
 
-    def greedy(self, state: Step, rows: Any, count: int) -> Sequence[int]:
-        """Return the likeliest next tokens, or none where the rung failed and another one goes on."""
+    def choose(self, state: Step, rows: Any, settings: Sequence[Row]) -> Sequence[int]:
+        """Return the next tokens by their settings, or none where the rung failed and another one goes on."""
         try:
-            found: Sequence[int] = self._implementation.greedy(self._state, rows, count)
+            found: Sequence[int] = self._implementation.choose(self._state, rows, settings)
             return found
         except Exception as error:
             self._step_down(error)

@@ -37,6 +37,8 @@ LATENCY_GOAL = 0.15
 #: Seconds of tokens that a device chooses before it comes back: so long that coming back costs little beside them, so
 #: short that nobody sees tokens come together or waits for those after an end.
 LOOK_AHEAD = 0.03
+#: Steps that choose from logits, at most, after a device was not sure of a token, which was computed twice then.
+_LONGEST_PAUSE = 31
 #: Share of ``LATENCY_GOAL`` which a step may be expected to take: later rows see more tokens, and machines stumble.
 _SHARE = 0.85
 #: Rows of a prompt beside the tokens of others while no speed is known, and at least.
@@ -55,7 +57,7 @@ class Part(NamedTuple):
     """A sequence that takes part in a step: which of its tokens are computed, and the logits of how many.
 
     The last of them may be guesses. ``states`` is where hidden states of the last tokens are written. ``ahead`` are
-    the tokens that the device chooses after them and reads by itself.
+    the settings of the tokens that the device chooses after them and reads by itself.
     """
 
     sequence: Sequence
@@ -65,7 +67,7 @@ class Part(NamedTuple):
     logits: int
     guesses: Many[int] = ()
     states: Floats | None = None
-    ahead: int = 0
+    ahead: Many[Row] = ()
 
 
 C = TypeVar("C", bound=Tokens)
@@ -92,7 +94,7 @@ class Backend(Protocol[C]):
 
     @property
     def look_ahead(self) -> int:
-        """Return how many tokens ``greedy`` chooses at most; 0 where it chooses none."""
+        """Return how many tokens ``choose`` chooses at most; 0 where it chooses none."""
 
     def begin(self, ids: Many[int], owner: str, share: bool, adapter: BoundAdapter | None = None) -> C | None:
         """Return a cache with room for ``ids`` and one more, or None where there is no room now.
@@ -125,10 +127,10 @@ class Backend(Protocol[C]):
         Hidden states of the last tokens are written where there is an array for them, if the backend has any.
         """
 
-    def greedy(self, cache: C, ids: Many[int], count: int) -> Many[int]:
-        """Choose the likeliest tokens after the one of ``ids``, up to ``count``, for which there is room.
+    def choose(self, cache: C, ids: Many[int], settings: Many[Row]) -> Many[int]:
+        """Choose the tokens after the one of ``ids``, up to one by each of the settings, for which there is room.
 
-        -1 is a token whose logits are no numbers. Returns none where ``compute`` has to go on.
+        -1 is a token whose logits are no numbers. Fewer are returned where ``compute`` has to go on.
         """
 
 
@@ -161,6 +163,7 @@ class Scheduler:
         self._served: dict[str, float] = {}  # tokens by owner
         self._seconds_a_row = 0.0  # of a step with rows of a prompt
         self._seconds_ahead = 0.0  # of a token that the device chooses
+        self._pause, self._pausing = 0, 0  # steps without its choice after it was not sure, and those that are left
         self._speculator = Speculator(draft)
         self._changing = 0  # the thread in the midst of a change, or 0
         self._cut = False  # whether an interrupt or an error came in the midst of one
@@ -305,7 +308,7 @@ class Scheduler:
         for each in self._waiting:
             each.cache = None
         self._backend, self._replace = backend, None
-        self._seconds_a_row = self._seconds_ahead = 0.0
+        self._seconds_a_row, self._seconds_ahead, self._pausing = 0.0, 0.0, 0
         self._speculator = Speculator()
         for each in self._waiting:
             self._speculator.add(each)
@@ -314,12 +317,14 @@ class Scheduler:
         """Compute a step; return its parts as they were computed, what came of each, and when computing ended."""
         first = batch[0]
         if first.ahead:
-            tokens = list(self._backend.greedy(first.cache, first.ids, first.ahead))
+            tokens = list(self._backend.choose(first.cache, first.ids, first.ahead))
             computed = time.perf_counter()
+            self._pause = 0 if len(tokens) == len(first.ahead) else min(2 * self._pause + 1, _LONGEST_PAUSE)
+            self._pausing = self._pause
             if tokens:
                 part, outcome = _chosen_ahead(first, tokens)
                 return [part], [outcome], computed
-            batch = [first._replace(ahead=0)]
+            batch = [first._replace(ahead=())]
         logits = self._backend.compute([(part.cache, part.ids, part.logits, part.states) for part in batch])
         computed = time.perf_counter()
         return batch, self._choose(batch, logits), computed
@@ -366,7 +371,7 @@ class Scheduler:
             part.sequence.seconds["ready"] += ready
         rows = sum(len(part.ids) for part in batch)
         if batch[0].ahead:
-            self._seconds_ahead = seconds / batch[0].ahead
+            self._seconds_ahead = seconds / len(batch[0].ahead)
             self._speculator.note_seconds(1, self._seconds_ahead)
         elif all(len(part.ids) == 1 + len(part.guesses) for part in batch):
             self._speculator.note_seconds(rows, seconds)
@@ -397,21 +402,25 @@ class Scheduler:
         return self._ahead(self._with_guesses(batch)) if len(batch) == singles else batch
 
     def _ahead(self, batch: list[Part]) -> list[Part]:
-        """Return the parts of a step without prompts, with the tokens that the device chooses where there is one part
-        that takes the likeliest ones."""
+        """Return the parts of a step without prompts, with the settings of the tokens that the device chooses where
+        there is one part and its settings are simple."""
         if len(batch) != 1:
             return batch
         part, sequence = batch[0], batch[0].sequence
-        if part.guesses or not sequence.greedy or part.start < sequence.prompt:
-            return batch  # the first token is waited for, and its time is the prompt's
         most = min(self._backend.look_ahead, sequence.most_guesses + 1)
-        count = min(most, int(LOOK_AHEAD / self._seconds_ahead) if self._seconds_ahead else 1)
-        if count > 1:
+        if part.guesses or most < 1 or part.start < sequence.prompt:
+            return batch  # the first token is waited for, and its time is the prompt's
+        if self._pausing:
+            self._pausing -= 1
+            return batch
+        count = min(most, max(int(LOOK_AHEAD / self._seconds_ahead), 1) if self._seconds_ahead else 1)
+        settings = sequence.rows_ahead(count)
+        if len(settings) > 1:
             try:
                 self._backend.reserve(part.cache, part.start + count)
             except OutOfMemory:
-                count = 1
-        return [part._replace(ahead=min(max(count, 1), most))]
+                settings = settings[:1]
+        return [part._replace(ahead=settings)]
 
     def _with_guesses(self, batch: list[Part]) -> list[Part]:
         """Return the parts of a step without prompts, with guesses of the next tokens where those pay."""

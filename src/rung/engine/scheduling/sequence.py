@@ -88,10 +88,9 @@ class Sequence:
         """Return how many of the next tokens may be guessed."""
         return 0
 
-    @property
-    def greedy(self) -> bool:
-        """Return whether each of its next tokens is the one with the largest logit."""
-        return False
+    def rows_ahead(self, count: int) -> list[Row]:
+        """Return the settings of its next tokens where a device may choose them; else none."""
+        return []
 
     def logits_of(self, count: int) -> int:
         """Return of how many of the next ``count`` tokens, the last ones, logits are needed."""
@@ -169,10 +168,9 @@ class TokenSequence(Sequence):
         left = self._context - len(self.ids)
         return left if self._most is None else min(left, self._most - (len(self.ids) - self.prompt) - 1)
 
-    @property
-    def greedy(self) -> bool:
+    def rows_ahead(self, count: int) -> list[Row]:
         """See there."""
-        return self._sampler.greedy
+        return self._sampler.rows_ahead(len(self.ids) - self.prompt, count)
 
     def logits_of(self, count: int) -> int:
         """Return 1 with the last of its tokens, else 0."""

@@ -14,6 +14,12 @@ THREADS, GROUPS = 64, 64
 #: Bytes that ``likeliest`` writes for ``feed_back``.
 FOUND_BYTES = 8 * GROUPS
 
+#: The WGSL of a logit's integer.
+ORDERED = """fn ordered(bits: u32) -> u32 {
+    let size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) { return 0xffffffffu; }
+    return select(0x80000000u + size, 0x80000000u - size, bits != size);
+}"""
 _BETTER = """fn better(one: vec2<u32>, other: vec2<u32>) -> vec2<u32> {
     return select(one, other, other.x > one.x || (other.x == one.x && other.y < one.y));
 }"""
@@ -27,11 +33,7 @@ def likeliest(vocabulary: int) -> Kernel:
     code = f"""{declare(["logits: array<u32>", "found: array<vec2<u32>>"], writes=(1,))}
 var<workgroup> best: array<vec2<u32>, {THREADS}>;
 {_BETTER}
-fn ordered(bits: u32) -> u32 {{
-    let size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) {{ return 0xffffffffu; }}
-    return select(0x80000000u + size, 0x80000000u - size, bits != size);
-}}
+{ORDERED}
 @compute @workgroup_size({THREADS})
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
     var mine = vec2<u32>(0u, 0u);

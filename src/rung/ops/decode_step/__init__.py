@@ -7,7 +7,7 @@ Contract of every rung's ``impl`` object::
     rows_without_torch(state) -> int | None
     same_bytes(state) -> bool
     look_ahead(state) -> int
-    greedy(state, rows: SequenceRows, count: int) -> int32 array [count]
+    choose(state, rows: SequenceRows, settings: Sequence[Row]) -> list of up to len(settings) tokens
     block: int
 
 ``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``pool``
@@ -22,8 +22,10 @@ a whole sequence in one; only in blocks do layers with a window keep no more tha
 ``parts.first_visible`` must not be read. ``same_bytes`` promises of a state that a row's logits and hidden states do
 not depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch``
 is how many rows a batch may have without torch being imported; None for any number. ``look_ahead`` is how many tokens
-``greedy`` chooses at most: the likeliest after the one token of ``rows``, each computed from those before it, -1 where
-the logits are no numbers. The cache has room for them. A rung whose ``look_ahead`` is 0 has no ``greedy``.
+``choose`` chooses at most: those after the one token of ``rows``, each computed from those before it and chosen as
+``rung.ops.sample`` does by its ``settings``, which are ``Row.simple`` and differ in their random bits alone; -1 where
+the logits are no numbers. It returns fewer where it is not sure of the next one. The cache has room for all. A rung
+whose ``look_ahead`` is 0 has no ``choose``.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many

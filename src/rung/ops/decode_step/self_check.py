@@ -21,6 +21,8 @@ from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import compare, compare_scale, on
+from rung.ops.sample.numpy_sample import RUNG as SAMPLE
+from rung.ops.sample.rows import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -292,20 +294,36 @@ def states(rung: Any, case: Case, place: str = "cpu") -> Floats:
     return found
 
 
+#: Settings by which a rung chooses tokens by itself.
+_CHOICES: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
+)
+
+
 def _chosen(rung: Any, case: Case, place: str) -> str:
-    """Return why tokens that a rung chooses by itself are not the likeliest by its logits."""
+    """Return why tokens that a rung chooses by itself are not those that its logits choose."""
     one = TinyCache(int(case.options["head_dim"]), case.format, place)
     whole = TinyCache(int(case.options["head_dim"]), case.format, place, one)
     state = rung.prepare(weights(case, place), one, threads=2)
     count = min(rung.look_ahead(state), 12)
-    if not count:
-        return ""
-    tokens = [5, *rung.greedy(state, SequenceRows([5], 0, one), count)]
-    if min(tokens) < 0 or max(tokens) >= VOCABULARY:
-        return f"tokens were chosen that there are not: {min(tokens)} to {max(tokens)}"
-    logits = rung.apply(state, [SequenceRows(tokens[:-1], 0, whole, count)])
-    missed = (logits.max(axis=1) - logits[np.arange(count), tokens[1:]]) / logits.std(axis=1)
-    return "" if missed.max() < 0.02 else f"a token was chosen {missed.max():.2g} deviations below the likeliest"
+    for options in _CHOICES if count else ():
+        rows = [Row(**options, random=(2 * number + 1 << 64) // (2 * count)) for number in range(count)]
+        tokens = [5, *rung.choose(state, SequenceRows([5], 0, one), rows)]
+        if len(tokens) <= count // 2 or min(tokens) < 0 or max(tokens) >= VOCABULARY:
+            return f"of {count} tokens {tokens[1:]} were chosen"
+        logits = rung.apply(state, [SequenceRows(tokens[:-1], 0, whole, len(tokens) - 1)])
+        if options:
+            drawn = [each.token for each in SAMPLE.apply(None, logits, rows[: len(logits)])]
+            wrong = sum(map(int.__ne__, drawn, tokens[1:]))
+            if wrong > 1:  # the order of sums may have moved one over the end of a token
+                return f"{wrong} of {len(drawn)} tokens were drawn that its logits do not draw"
+            continue
+        missed = (logits.max(axis=1) - logits[np.arange(len(logits)), tokens[1:]]) / logits.std(axis=1)
+        if missed.max() >= 0.02:
+            return f"a token was chosen {missed.max():.2g} deviations below the likeliest"
+    return ""
 
 
 def check(rung: Rung, case: Case, place: str) -> str:

@@ -54,6 +54,11 @@ class Row:
         """Return whether the highest logit is chosen, and nothing else is requested."""
         return not (self.inverse or self.changes) and self.top_logprobs is None
 
+    @property
+    def simple(self) -> bool:
+        """Return whether a token is chosen of unchanged logits, by nothing but temperature, top-k, top-p and min-p."""
+        return not self.changes and self.top_logprobs is None and (not self.inverse or self.typical_p >= 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

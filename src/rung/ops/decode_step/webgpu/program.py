@@ -15,8 +15,10 @@ import numpy as np
 
 from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
+from rung.kernels.webgpu import draw
 from rung.kernels.webgpu.attention import Heads, Sight, Turn, attend, rope_and_store
 from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
+from rung.kernels.webgpu.draw import SETTINGS_BYTES
 from rung.kernels.webgpu.glue import embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_ROWS
@@ -150,7 +152,9 @@ class State:
         self.embed = None if self.embedding is None else self._embed(self.embedding)
         #: Tokens that the GPU has chosen.
         self.chosen = self.gpu.buffer(4 * MOST_ROWS)
-        self.choose = self._choose()
+        #: How they are drawn (``rung.kernels.webgpu.draw``).
+        self.settings = self.gpu.buffer(SETTINGS_BYTES)
+        self._choices: dict[tuple[bool, bool], list[Dispatch]] = {}
         self.plain = Program(self, None)
         self.adapted: weakref.WeakKeyDictionary[Adapter, Program] = weakref.WeakKeyDictionary()
 
@@ -160,11 +164,24 @@ class State:
         kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale)
         return self.gpu.bind(kernel, [piece.buffer, piece.buffer, self.info, self.hidden[0]], embed_groups(columns), 0)
 
-    def _choose(self) -> list[Dispatch]:
-        """Return the kernels that choose the likeliest token of the first row of logits and read it next."""
+    def choices(self, draws: bool, filtered: bool) -> list[Dispatch]:
+        """Return the kernels that choose a token of the first row of logits and read it next: the likeliest, or one
+        that is drawn, of those that filters leave."""
+        if (draws, filtered) not in self._choices:
+            made = self._draw(filtered) if draws else self._likeliest()
+            self._choices[draws, filtered] = made
+        return self._choices[draws, filtered]
+
+    def _likeliest(self) -> list[Dispatch]:
         found = self.gpu.buffer(FOUND_BYTES)
         first = self.gpu.bind(likeliest(self.shape.vocabulary), [self.logits, found], GROUPS)
         return [first, self.gpu.bind(feed_back(), [found, self.info, self.chosen], 1)]
+
+    def _draw(self, filtered: bool) -> list[Dispatch]:
+        count, found = self.shape.vocabulary, self.gpu.buffer(draw.FOUND_BYTES)
+        read = [self.logits, self.settings, found]
+        first = self.gpu.bind(draw.part(count, filtered), read, draw.PARTS)
+        return [first, self.gpu.bind(draw.draw(count, filtered), [*read, self.info, self.chosen], 1)]
 
     def program(self, adapter: Adapter | None) -> Program:
         """Return the kernels of rows with an adapter, or with none."""

@@ -10,11 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.formats.codec import Floats
+from rung.kernels.webgpu.draw import PROCESSOR
+from rung.kernels.webgpu.draw import settings as draw_settings
 from rung.kernels.webgpu.gpu import Dispatch
 from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, SELECTED, TABLE, TOKEN
 from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
 from rung.ops.decode_step.webgpu.program import SIZES, State
 from rung.ops.decode_step.weights import Weights
+from rung.ops.sample.rows import Row as Settings
 
 #: Positions of a block of the cache.
 BLOCK = 64
@@ -51,15 +54,23 @@ class Step:
         """Return 16, or 1 where the CPU looks rows of the embedding up."""
         return MOST_ROWS if state.embed is not None else 1
 
-    def greedy(self, state: State, rows: SequenceRows, count: int) -> npt.NDArray[np.int32]:
-        """Return the likeliest next tokens [count] int32, computed in one command buffer."""
+    def choose(self, state: State, rows: SequenceRows, settings: Sequence[Settings]) -> list[int]:
+        """Return the next tokens, computed in one command buffer, up to the first that the processor has to draw."""
+        count, first, vocabulary = len(settings), settings[0], state.shape.vocabulary
         ahead = [Row(0, rows.tokens[0], rows.start + at, True, -1) for at in range(count)]
         state.gpu.write(state.info, 0, _info(state, ahead[:1], [0], [0]))
         _write_tables(state, [rows], ahead, [0])
+        top_k = first.top_k if first.top_k < vocabulary else 0
+        if first.inverse:
+            bits = [each.random for each in settings]
+            state.gpu.write(state.settings, 0, draw_settings(first.inverse, top_k, first.top_p, first.min_p, bits))
+        kernels = state.choices(bool(first.inverse), top_k > 0 or first.top_p < 1 or first.min_p > 0)
         program = state.program(rows.adapter)
-        token = [*_embed(state, ahead[:1]), *program.layers(1, True), *program.head(1), *state.choose]
+        token = [*_embed(state, ahead[:1]), *program.layers(1, True), *program.head(1), *kernels]
         state.gpu.run(token * count)
-        return state.gpu.read(state.chosen, 0, 4 * count).view(np.int32)
+        found = state.gpu.read(state.chosen, 0, 4 * count).view(np.uint32).tolist()
+        sure = found[: found.index(PROCESSOR)] if PROCESSOR in found else found
+        return [token if token < vocabulary else -1 for token in sure]
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] f32."""
