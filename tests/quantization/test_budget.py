@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -13,7 +14,9 @@ from rung import formats
 from rung.cli.app import main
 from rung.conversion.within_budget import Calibration
 from rung.core.errors import UsageError
+from rung.core.value import FrozenDict
 from rung.models import open_card
+from rung.models.lookup import find_card
 from rung.quantization.budget import Option, choose, hull, rounded
 from rung.quantization.divergence import Reference
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
@@ -94,9 +97,18 @@ def test_a_file_is_never_larger_than_its_size_and_says_what_to_expect(model, tmp
     assert target.stat().st_size == said["file_bytes"] <= whole // 4
     assert said["expected_kl"] > 0
     assert said["measured"]["divergence"] > 0
-    assert gguf.GGUFReader(target).fields["rung.quantization.expected_kl"].parts[-1][0] == pytest.approx(
-        said["expected_kl"], rel=1e-6
-    )
+    fields = gguf.GGUFReader(target).fields
+    measured = said["measured"]
+    for key, value in {
+        "expected_kl": said["expected_kl"],
+        "measured_kl": measured["divergence"],
+        "perplexity": measured["perplexity"],
+        "perplexity_before": measured["perplexity_before"],
+        "flips": measured["flips"],
+        "tokens": measured["tokens"],
+    }.items():
+        assert fields[f"rung.quantization.{key}"].parts[-1][0] == pytest.approx(value, rel=1e-6)
+    assert len(bytes(fields["rung.quantization.text_sha256"].parts[-1])) == 64
     code, out, _ = quantize(
         capsys, model, tmp_path / "b.gguf", "--max-kl", said["expected_kl"], *text, "--plan", "--json"
     )
@@ -149,3 +161,32 @@ def test_expected_and_measured_agree_on_text_that_nothing_was_chosen_by(seed, mo
     fresh = rounded(card, found.rounder, chosen, tmp_path)
     assert all(np.array_equal(override(role), fresh(role)) for role in chosen)
     assert again == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
+
+
+def test_what_was_measured_is_shown_and_goes_where_the_weights_change(model, tmp_path, capsys):
+    target, again = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    code, out, _ = quantize(capsys, model, target, "--max-kl", "100", "--json")
+    assert code in (0, None)
+    measured = json.loads(out)["measured"]
+    assert set(measured["kinds"]) == {"prose", "code", "licences", "languages"}
+    assert measured["divergence"] == pytest.approx(np.mean([*measured["kinds"].values()]), rel=1e-6)
+    card = open_card(target)
+    for kind, kl in measured["kinds"].items():
+        assert card.metadata[f"rung.quantization.measured_kl.{kind}"] == pytest.approx(kl, rel=1e-6)
+    words = f"KL {measured['divergence']:.2g} to its source"
+    assert card.divergence == words
+    for command in (["check", "--device", "cpu"], ["show"]):
+        with pytest.raises(SystemExit):
+            main([command[0], str(target), *command[1:]])
+        assert words in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        main(["quantize", str(target), str(again), "--format", "q4_1"])
+    assert not open_card(again).divergence
+    assert not any(key.startswith("rung.quantization") for key in open_card(again).metadata)
+
+
+@pytest.mark.parametrize("value", ["a text", float("nan"), -1.0, True])
+def test_a_measure_that_is_no_number_is_not_shown(value):
+    card = find_card("demo", offline=True)
+    odd = replace(card, metadata=FrozenDict({**card.metadata, "rung.quantization.measured_kl": value}))
+    assert odd.divergence == ""

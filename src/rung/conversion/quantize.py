@@ -30,6 +30,8 @@ from rung.quantization import imatrix
 
 KINDS = ("rung", "gguf", "bitsandbytes")
 #: Keys of a GGUF file that are said anew.
+#: Metadata that are true of the source alone.
+_OF_SOURCE = "rung.quantization."
 _REPLACED = ("general.file_type", "general.quantization_version", "general.alignment")
 _OF_SPLITS = "split."
 
@@ -104,7 +106,7 @@ def to_gguf(
             data
             for path in card.files[:1]
             for key, data in gguf_file.raw_pairs(Path(path)).items()
-            if key not in _REPLACED and not key.startswith(_OF_SPLITS)
+            if key not in _REPLACED and not key.startswith((_OF_SPLITS, _OF_SOURCE))
         )
         said = {"general.file_type": gguf_keys.file_type(asked), "general.quantization_version": 2}
         pairs += tuple(pair(key, value) for key, value in said.items())

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import math
+import os
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rung.conversion.job import Job
 from rung.conversion.names import aliases
@@ -14,18 +19,53 @@ from rung.core.errors import UsageError
 from rung.core.files import read_text
 from rung.core.text import matches
 from rung.core.types import Format
+from rung.core.value import FrozenDict
+from rung.engine.chat import Template
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.models.card import ModelCard
 from rung.models.files.gguf_write import pair
 from rung.quantization import text as texts
 from rung.quantization.budget import Choice, Option, Progress, Rounder, choose, corrected, matrices, options_of
+from rung.quantization.divergence import Measured
 from rung.quantization.statistics import FEWEST, LENGTH, gather
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Characters of the default text for a token, at least.
 _CHARACTERS = 6
-#: Of so many windows one corrects expectations, and one judges the result: those in the middle, so that each kind of
-#: text is met in all three parts.
+#: Of so many windows of each kind of text one corrects expectations, and one judges the result.
 _PARTS = 5
+#: Where metadata of GGUF says what was measured.
+_KEY = "rung.quantization"
+
+
+def _windows_of(tokenizer: Tokenizer, path: Path) -> dict[str, Tensor]:
+    """Return windows [windows, length] of a text, shorter ones of a short text."""
+    words = read_text(path, texts.OTHER_TEXT)
+    length = min(LENGTH, max(len(tokenizer.encode(words[:16384], special=False, bos=False)) // _PARTS, 2))
+    return {path.name: texts.windows(tokenizer, words, length, texts.TOKENS)}
+
+
+def _default_windows(card: ModelCard, tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Return windows [windows, LENGTH] by kinds of text; kinds that do not fill one are left out."""
+    found = {}
+    template = Template(card.chat_template, tokenizer.named) if card.chat_template else None
+    with closing(template) if template is not None else nullcontext():
+        for kind, count in texts.KINDS.items():
+            words = texts.text_of(kind, _CHARACTERS * count * LENGTH, template)
+            if words:
+                found[kind] = texts.windows(tokenizer, words, LENGTH, count * LENGTH, special=kind == "chat")
+    return {kind: each for kind, each in found.items() if each.shape[1] == LENGTH}
+
+
+def _parted(windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the windows that statistics come from, those that correct, and those that judge: the last of a few."""
+    import torch
+
+    count = len(windows)
+    place = (torch.arange(count) + max(_PARTS - count, 0)) % _PARTS
+    return windows[place < _PARTS - 2], windows[place == _PARTS - 2], windows[place == _PARTS - 1]
 
 
 @dataclass(frozen=True)
@@ -46,16 +86,18 @@ class Calibration:
 
         torch.set_num_threads(threads)
         self.card, self.progress, self.name = card, progress, "default" if text is None else text.name
-        words = texts.default_text(_CHARACTERS * texts.TOKENS) if text is None else read_text(text, texts.OTHER_TEXT)
-        tokenizer = Tokenizer.from_card(card)
-        length = min(LENGTH, max(len(tokenizer.encode(words[:16384], special=False, bos=False)) // _PARTS, 2))
-        windows = texts.windows(tokenizer, words, length, texts.TOKENS)
-        part = torch.arange(len(windows)) % _PARTS
-        self.corrected_by, self.held_out = windows[part == _PARTS - 2], windows[part == _PARTS - 1]
-        self.chosen_by = windows[part < _PARTS - 2]
+        tokenizer, digest = Tokenizer.from_card(card), hashlib.sha256()
+        windows = _default_windows(card, tokenizer) if text is None else _windows_of(tokenizer, text)
+        for each in windows.values():
+            digest.update(each.numpy().tobytes())
+        parts = {kind: _parted(each) for kind, each in windows.items()}
+        self.digest = digest.hexdigest()
+        self.chosen_by, self.corrected_by, self.held_out = map(torch.cat, zip(*parts.values(), strict=True))
+        #: The kind of text of each window of ``held_out``.
+        self.kinds = tuple(kind for kind, part in parts.items() for _ in part[2])
         if self.chosen_by.numel() < FEWEST:
             raise UsageError(
-                f"The text has {windows.numel()} tokens, too few to judge a model by.",
+                f"The text has {sum(each.numel() for each in windows.values())} tokens, too few to judge a model by.",
                 [f"at least {2 * FEWEST} are needed, and some thousands are better"],
                 texts.OTHER_TEXT,
                 code="input-empty",
@@ -76,7 +118,7 @@ def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tup
     """
     if budget.format is not None:
         job = quantizing(found.card, "gguf", budget.format, keep)
-        return replace(job, rounder=found.rounder), None
+        return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_told(found, None))), None
     options = dict(found.options)
     kept = {step.tensor.role: step.format for step in quantizing(found.card, "gguf", "q8_0", keep).steps if keep}
     for tensor in matrices(found.card):
@@ -106,5 +148,37 @@ def _job(found: Calibration, choice: Choice) -> Job:
         sizes[fmt.name] = sizes.get(fmt.name, 0) + fmt.bytes(by_role[role].shape)
     job = quantizing(found.card, "gguf", max(sizes, key=lambda name: sizes[name]), choice.formats)
     steps = tuple(replace(step, reason="budget") if step.reason.startswith("--keep") else step for step in job.steps)
-    said = {"rung.quantization.expected_kl": choice.divergence, "rung.quantization.text": found.name}
-    return replace(job, steps=steps, pairs=(*job.pairs, *(pair(key, value) for key, value in said.items())))
+    return replace(job, steps=steps, pairs=(*job.pairs, *_told(found, choice.divergence)))
+
+
+def _told(found: Calibration, expected: float | None) -> list[bytes]:
+    """Return the metadata of a budget, with NaN in the place of each measure that is made later."""
+    said = {"text": found.name, "text_sha256": found.digest} | ({} if expected is None else {"expected_kl": expected})
+    nothing = Measured(math.nan, math.nan, math.nan, math.nan, found.held_out[:, 1:].numel())
+    nothing = replace(nothing, kinds=FrozenDict(dict.fromkeys(found.kinds, math.nan)))
+    return [pair(f"{_KEY}.{key}", value) for key, value in (said | _measures(nothing)).items()]
+
+
+def _measures(measured: Measured) -> dict[str, float | int]:
+    found: dict[str, float | int] = {
+        "measured_kl": measured.divergence,
+        "perplexity": measured.perplexity,
+        "perplexity_before": measured.perplexity_before,
+        "flips": measured.flips,
+        "tokens": measured.tokens,
+    }
+    return found | (
+        {f"measured_kl.{kind}": kl for kind, kl in measured.kinds.items()} if len(measured.kinds) > 1 else {}
+    )
+
+
+def record(job: Job, path: Path, measured: Measured) -> None:
+    """Write what was measured into the metadata of a file, where its job left room for it."""
+    head = job.layout()[0][0].head
+    with path.open("r+b") as file:
+        for key, value in _measures(measured).items():
+            if isinstance(value, float):
+                file.seek(head.index(pair(f"{_KEY}.{key}", math.nan)))
+                file.write(pair(f"{_KEY}.{key}", value))
+        file.flush()
+        os.fsync(file.fileno())

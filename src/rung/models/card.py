@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,6 +196,13 @@ class ModelCard(Value):
     def quantized(self) -> str:
         """The method that quantized the weights of a folder, ``rung`` too; empty for GGUF files and plain folders."""
         return next((tensor.source.method for tensor in self.tensors if tensor.source), "")
+
+    @property
+    def divergence(self) -> str:
+        """``KL 0.012 to its source``, as ``rung quantize`` measured it; empty where a file says nothing of it."""
+        said = self.metadata.get("rung.quantization.measured_kl")
+        known = self.kind == "gguf" and isinstance(said, float) and 0 <= said < math.inf
+        return f"KL {said:.2g} to its source" if known else ""
 
     @property
     def weight_bytes(self) -> int:

@@ -87,6 +87,7 @@ def check(
         tuple(groups),
         tuple(other for group in lost for other in _instead(case, group, cpu)) if alternatives else (),
         outline.title or outline.name,
+        "" if outline.card is None else outline.card.divergence,
     )
 
 

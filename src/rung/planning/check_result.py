@@ -169,7 +169,8 @@ class Answer(Shown, Value):
 
     ``passes`` are the forward passes that were traced, one a component. ``context`` is 0 where nothing reads a text,
     and of training, which has a ``sequence`` instead. ``groups`` are the devices that were asked about;
-    ``alternatives`` run where nothing does as asked. ``title`` is what people call the model.
+    ``alternatives`` run where nothing does as asked. ``title`` is what people call the model, ``divergence`` what its
+    file says of the KL to its source.
     """
 
     model: str
@@ -184,6 +185,7 @@ class Answer(Shown, Value):
     groups: tuple[tuple[Device, ...], ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     title: str = ""
+    divergence: str = ""
     VIEW = "rung.cli.views.check.shown"
 
     def __repr__(self) -> str:
@@ -212,10 +214,12 @@ class Answer(Shown, Value):
 
     @property
     def about(self) -> str:
-        """``2,506,172,416 parameters · context 8,192``; of training the length of its sequences."""
+        """``2,506,172,416 parameters · context 8,192 · KL 0.012 to its source``; of training the length of its
+        sequences."""
         sequences = f" · sequences of {count(self.sequence, 'token')}" if self.sequence else ""
         context = f" · context {self.context:,}" if self.context else ""
-        return count(self.parameters, "parameter") + sequences + context
+        divergence = f" · {self.divergence}" if self.divergence else ""
+        return count(self.parameters, "parameter") + sequences + context + divergence
 
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
@@ -231,6 +235,8 @@ class Answer(Shown, Value):
             "best_by_device": dict(self.best_by_device),
             "relaxations": [relaxation.to_json() for relaxation in self.relaxations],
         }
+        if self.divergence:
+            made["divergence"] = self.divergence
         if self.sequence:
             made["sequence"] = self.sequence
         if self.passes:

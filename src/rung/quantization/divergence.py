@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rung.core.value import Value
+from rung.core.types import EMPTY
+from rung.core.value import FrozenDict, Value
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 from rung.quantization.network import Network, Override, logits
@@ -20,13 +22,14 @@ _TOKENS = 128
 @dataclass(frozen=True)
 class Measured(Value):
     """``divergence``: KL in nats a token; ``perplexity`` of both; ``flips``: the share of tokens at which another one
-    would be chosen; over so many ``tokens``."""
+    would be chosen; over so many ``tokens``. ``kinds``: the KL of each kind of text, where there are several."""
 
     divergence: float
     perplexity: float
     perplexity_before: float
     flips: float
     tokens: int
+    kinds: FrozenDict[float] = EMPTY
 
 
 class Reference:
@@ -36,26 +39,37 @@ class Reference:
         self.card, self.windows = card, windows
         self._states, self._head = _states(card, windows, lambda role: None)
 
-    def compare(self, card: ModelCard, override: Override = lambda role: None) -> Measured:
-        """Return the divergence of a model: that of a card, with other weights where ``override`` has some."""
+    def compare(self, card: ModelCard, override: Override = lambda role: None, kinds: Sequence[str] = ()) -> Measured:
+        """Return the divergence of a model: that of a card, with other weights where ``override`` has some.
+
+        ``kinds`` names the kind of text of each window.
+        """
         states, head = _states(card, self.windows, override)
-        sums, count = torch.zeros(4, dtype=torch.float64), 0
-        targets = self.windows[:, 1:].reshape(-1)
-        flat = [each[:, :-1].reshape(-1, each.shape[-1]) for each in (self._states, states)]
+        sums = torch.stack([self._sums(card, number, states[number], head) for number in range(len(states))])
+        tokens = self.windows.shape[1] - 1
+        of_kind = {
+            kind: float(sums[[at for at, each in enumerate(kinds) if each == kind], 0].mean()) / tokens
+            for kind in dict.fromkeys(kinds)
+        }
+        divergence, after, before, flips = (float(each) / tokens for each in sums.mean(dim=0))
+        found = Measured(max(divergence, 0.0), math.exp(after), math.exp(before), flips, tokens * len(sums))
+        return replace(found, kinds=FrozenDict(of_kind)) if len(of_kind) > 1 else found
+
+    def _sums(self, card: ModelCard, number: int, states: Tensor, head: Tensor) -> Tensor:
+        """Return sums over a window: KL, surprise of the changed model and of the model itself, and flips."""
+        sums, targets = torch.zeros(4, dtype=torch.float64), self.windows[number, 1:]
         for first in range(0, len(targets), _TOKENS):
-            part = slice(first, first + _TOKENS)
+            part = slice(first, min(first + _TOKENS, len(targets)))
             p, q = (
                 logits(card.decoder, each[part], matrix).log_softmax(dim=1)
-                for each, matrix in zip(flat, (self._head, head), strict=True)
+                for each, matrix in ((self._states[number], self._head), (states, head))
             )
-            rows, wanted = torch.arange(len(p)), targets[part]
+            rows, following = torch.arange(len(p)), targets[part]
             sums[0] += (p.exp() * (p - q)).sum(dtype=torch.float64)
-            sums[1] -= q[rows, wanted].sum(dtype=torch.float64)
-            sums[2] -= p[rows, wanted].sum(dtype=torch.float64)
+            sums[1] -= q[rows, following].sum(dtype=torch.float64)
+            sums[2] -= p[rows, following].sum(dtype=torch.float64)
             sums[3] += (p.argmax(dim=1) != q.argmax(dim=1)).sum()
-            count += len(p)
-        divergence, after, before, flips = (float(each) / count for each in sums)
-        return Measured(max(divergence, 0.0), math.exp(after), math.exp(before), flips, count)
+        return sums
 
 
 @torch.no_grad()

@@ -6,39 +6,51 @@ import ast
 import importlib.metadata
 import pydoc_data.topics
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rung.core.errors import UsageError
+from rung.engine.chat import Template
 from rung.engine.tokenizers.tokenizer import Tokenizer
 
-#: Characters of a piece of a kind of text, before another kind follows.
-_PIECE = 2000
-#: Tokens of the default text: half to choose by, and the rest to check what was chosen.
+#: Tokens of a text, at most.
 TOKENS = 8192
+#: Windows of each kind of the default text.
+KINDS = {"prose": 6, "code": 6, "licences": 3, "chat": 3, "languages": 3}
+#: Characters of an answer in a conversation.
+_ANSWER = 800
 #: What to do about a text that shows nothing.
 OTHER_TEXT = ("--text FILE   # another text, in UTF-8", "leave out --text, for a text of all sorts")
 
 
-def default_text(characters: int) -> str:
-    """Return about so many characters of what every installation has: help pages of Python, code of its standard
-    library without docstrings, and licences, in turns."""
-    kinds = [_joined(found, characters // 3 + _PIECE) for found in (_prose(), _code(), _licences())]
-    turns = [text[first : first + _PIECE] for first in range(0, characters, _PIECE) for text in kinds]
-    return "\n".join(turn for turn in turns if turn)[:characters]
+def text_of(kind: str, characters: int, template: Template | None) -> str:
+    """Return at most so many characters of a kind of text (``KINDS``) that every installation has.
+
+    Help pages of Python, code of its standard library without docstrings, licences, help pages as answers to questions
+    in the ``template`` of the model (nothing without one), or a page in many languages.
+    """
+    found: dict[str, Callable[[], Iterator[str]]] = {
+        "prose": _prose,
+        "code": _code,
+        "licences": _licences,
+        "chat": lambda: iter(()) if template is None else _conversations(template),
+        "languages": lambda: iter([(Path(__file__).parent / "languages.txt").read_text(encoding="utf-8")]),
+    }
+    return _joined(found[kind](), characters)[:characters]
 
 
-def windows(tokenizer: Tokenizer, text: str, length: int, most: int) -> Tensor:
+def windows(tokenizer: Tokenizer, text: str, length: int, most: int, special: bool = False) -> Tensor:
     """Return ids int64 [windows, length] of at most ``most`` tokens of a text; what is left of a window is cut off.
 
-    A text that is shorter than a window is one window of what it has. Raises ``UsageError`` for a text of one kind of
-    token, which shows nothing of a model.
+    ``special``: control tokens in the text, which templates write, become their ids. A text that is shorter than a
+    window is one window of what it has. Raises ``UsageError`` for a text of one kind of token, which shows nothing of a
+    model.
     """
     first = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
-    ids = tokenizer.encode(text[: 16 * most], special=False, bos=False)[:most]
+    ids = tokenizer.encode(text[: 16 * most], special=special, bos=False)[:most]
     if len(set(ids)) < 2:
         raise UsageError(
             "The text is one token again and again, and shows nothing of a model." if ids else "The text is empty.",
@@ -63,6 +75,14 @@ def _joined(texts: Iterator[str], characters: int) -> str:
 def _prose() -> Iterator[str]:
     for name in sorted(pydoc_data.topics.topics):
         yield pydoc_data.topics.topics[name]
+
+
+def _conversations(template: Template) -> Iterator[str]:
+    """Help pages, the last ones first: ``_prose`` begins with the others."""
+    for name, text in sorted(pydoc_data.topics.topics.items(), reverse=True):
+        question = f"What does the documentation of Python say about {name!r}?"
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": text[:_ANSWER].strip()}]
+        yield template.render(messages, answer=False)
 
 
 def _code() -> Iterator[str]:

@@ -58,6 +58,7 @@ def about_lines(about: About) -> list[str]:
         ("architecture", f"{about.architecture}, {about.layers} layers, context {about.context:,}"),
         ("weights", f"{about.parameters:,}"),
         ("formats", formats),
+        ("quantized", about.divergence),
         ("size", size(about.size)),
         ("license", about.license),
         ("chat template", "yes" if about.chat_template else "no: it continues a text"),

@@ -134,10 +134,14 @@ def planned_line(expected: dict[str, Any]) -> str:
     return f"{size(expected['file_bytes'])}, expected KL {expected['expected_kl']:.2g}: {formats}"
 
 
-def measured_line(expected: float | None, measured: Measured) -> str:
-    """Return the measured KL on other text, the expected one, perplexities, and changed first choices."""
+def measured_lines(expected: float | None, measured: Measured) -> list[str]:
+    """Return the measured KL on other text, the expected one, perplexities, and changed first choices; then KL by kinds
+    of text."""
     prediction = "" if expected is None else f", expected {expected:.2g}"
-    return (
+    kinds = ", ".join(f"{kind} {kl:.2g}" for kind, kl in measured.kinds.items())
+    return [
         f"KL {measured.divergence:.2g}{prediction} on {measured.tokens:,} tokens of other text · perplexity "
-        f"{measured.perplexity_before:.2f} -> {measured.perplexity:.2f} · {measured.flips:.1%} of first choices changed"
-    )
+        f"{measured.perplexity_before:.2f} -> {measured.perplexity:.2f} · {measured.flips:.1%} of first choices "
+        "changed",
+        *([f"KL by kind of text: {kinds}"] if kinds else []),
+    ]

@@ -94,6 +94,7 @@ class About(Value):
     formats: FrozenDict[int]
     license: str
     chat_template: bool
+    divergence: str = ""
     source: str = ""
     terms: tuple[str, ...] = ()
 
@@ -113,6 +114,7 @@ def about_card(name: str, path: Path, card: ModelCard) -> About:
         size=sum(Path(file).stat().st_size for file in files),
         license=stored.license if stored is not None and stored.license else str(said or ""),
         chat_template=card.chat_template is not None,
+        divergence=card.divergence,
         source=stored.source if stored is not None else "",
         **_of_card(card),
     )

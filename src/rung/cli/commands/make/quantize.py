@@ -214,8 +214,8 @@ def within(
 
     from rung.cli.views.output import note, print_json
     from rung.cli.views.progress import bar
-    from rung.cli.views.quantize import as_json, measured_line, planned_line
-    from rung.conversion.within_budget import Calibration, budgeted
+    from rung.cli.views.quantize import as_json, measured_lines, planned_line
+    from rung.conversion.within_budget import Calibration, budgeted, record
     from rung.engine import process_memory
     from rung.kernels.cpu import target as level
     from rung.models import open_card
@@ -240,12 +240,13 @@ def within(
             print(planned_line(expected))
         return
     written, seconds = done(job, target, threads, quiet or json)
-    measured = Reference(card, found.held_out).compare(open_card(Path(target)))
+    measured = Reference(card, found.held_out).compare(open_card(Path(target)), kinds=found.kinds)
+    record(job, Path(target), measured)
     if json:
         print_json(as_json(job, written, seconds, target) | expected | {"measured": measured.to_json()})
         return
     report(job, written, seconds, target, json, quiet, by_role=True)
     if not quiet:
-        print(measured_line(expected["expected_kl"], measured))
+        print(*measured_lines(expected["expected_kl"], measured), sep="\n")
     if budget.max_kl is not None and measured.divergence > budget.max_kl:
         note(f"the KL is above --max-kl {budget.max_kl:g} on the part of the text that nothing was chosen by")

@@ -324,13 +324,14 @@ def _load(request: RunOptions) -> Model:
     from rung.cli.views.answer import step_line
     from rung.cli.views.progress import bar
     from rung.engine.load import load
+    from rung.models.card import ModelCard
 
     def told(text: str) -> None:
         if not request.quiet:
             note(text)
 
     with bar(quiet=request.quiet) as progress:
-        return load(
+        loaded = load(
             request.model,
             **request.load.keywords(),
             first_prompt=request.prompt or "",
@@ -339,6 +340,9 @@ def _load(request: RunOptions) -> Model:
             on_note=told,
             on_plan=lambda plan, devices: told(plan_line(plan, devices)),
         )
+    if isinstance(loaded.card, ModelCard) and loaded.card.divergence:
+        told(f"{loaded.card.name}: {loaded.card.divergence}, as rung quantize measured it")
+    return loaded
 
 
 def _answer(loaded: Model, request: RunOptions, question: str) -> Generation:
