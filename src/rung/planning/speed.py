@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import Device
 from rung.kernels import instructions
+from rung.kernels.webgpu import instructions as shaders
 from rung.kernels.webgpu.info import MOST_ROWS
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step import ROWS
@@ -60,9 +61,9 @@ _CPU_SHARE = 0.68
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
 _LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 3e-4, "transformers": 7e-4, "webgpu": 2e-5}
-#: Instructions of a thread that decode a weight and multiply it with a row in f32, at most: the bar of the shaders. A
-#: further row of a pass takes one more.
-_INSTRUCTIONS = 4.0
+#: Instructions of kernels in CUDA C that decode a weight and multiply it with a row: about 4 at most
+#: (``benchmarks/cuda.py``). A peak counts two operations an instruction.
+_CUDA_INSTRUCTIONS = 4.0
 #: The same of each expert that a token visits in a network that transformers builds.
 _EXPERT_SECONDS = 1.3e-4
 #: The same of a chunk of a prompt, where nothing is measured.
@@ -296,7 +297,8 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
     if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
-        return max(seconds, group.count * 2 * _INSTRUCTIONS / _peak_of("f32", device))  # a peak counts two operations
+        counted = 2 * (shaders.of(group.format) if _in_place(group) else _CUDA_INSTRUCTIONS)
+        return max(seconds, group.count * counted / _peak_of("f32", device))
     if group.rung in DECODING and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
             return seconds
@@ -322,9 +324,10 @@ def _peak(group: Group, device: Device) -> float:
 
 
 def _peak_of_passes(group: Group, device: Device) -> float:
-    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows."""
+    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows, each of which takes an
+    instruction a weight more."""
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
-    computed = group.count * 2 * (_INSTRUCTIONS + MOST_ROWS - 1) / _peak_of("f32", device)
+    computed = group.count * 2 * (shaders.of(group.format) + MOST_ROWS - 1) / _peak_of("f32", device)
     return 2 * MOST_ROWS * group.count / max(group.bytes / bandwidth, computed)
 
 
