@@ -8,7 +8,7 @@
                        ModelPool: models by name, loaded and unloaded    model_pool.py
                         │
                         ▼
-                       EngineClient: requests by id, events back         engine_client.py
+                       EngineClient: requests by id, events back         engine_client.py, engines/replay.py
                         │   frames over a socketpair                     protocol.py
     ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┼ ─ ─ ─ ─ ─ a process per model ─ ─ ─ ─
                         ▼
@@ -16,6 +16,7 @@
 
 - The HTTP process has no weights and imports neither NumPy nor the engine: an engine that is killed is started again,
   its requests get an error, and HTTP stays up.
+- Endpoints know models as ``Engine`` and ``Pool`` (``engines``), wherever they are computed.
 - ``protocol.Generate`` is the one internal request. A file of ``api`` translates a body to it and its events back; none
   of them knows of sequences or sockets.
 - ``Endpoint`` rows of ``api`` say path, method, handler and whether a key is needed. ``Gate`` alone decides who may do

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -22,6 +21,8 @@ import msgspec
 
 from rung.core.errors import RungError
 from rung.server import protocol
+from rung.server.engines import Event
+from rung.server.engines.replay import Replay, with_seed
 from rung.server.errors import ApiError
 from rung.server.protocol import (
     Cancel,
@@ -46,17 +47,12 @@ from rung.server.protocol import (
     Value,
 )
 
-#: What an answer consists of: its beginning, what it got longer by, and its end.
-Event = Started | Delta | Finished
-
 #: Seconds that a request waits for an engine that is being started.
 _START_SECONDS = 30.0
 #: Seconds to wait before an engine is started again, at first and at most; twice as long each time it ends unready.
 _FIRST_PAUSE, _MOST_PAUSE = 0.1, 30.0
 #: Seconds that an engine has to end by itself.
 _END_SECONDS = 1.0
-#: Bits of a seed that is drawn: few, so that it can be typed again.
-_SEED_BITS = 32
 #: Ends of processes that a request may live through: it may be why they end.
 _MOST_RESTARTS = 2
 #: Signals that the code of a process gives itself.
@@ -79,32 +75,11 @@ _CHILD = (
 
 
 @dataclass
-class _Request:
-    """A request that is answered: its events, and what came of each answer so far, for a process that goes on with it.
+class _Request(Replay):
+    """A request that is answered: its events, and at how many ends of processes it was there."""
 
-    ``ended`` are answers of which all has come; ``same_bytes`` has the number of tokens before the first that a lower
-    rung computed, of answers that have such.
-    """
-
-    message: Generate
     events: asyncio.Queue[Event | Value | Failed] = field(default_factory=asyncio.Queue)
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-    same_bytes: dict[int, int] = field(default_factory=dict)
-    is_started: bool = False
     restarts: int = 0
-
-    def step_down(self) -> None:
-        """Note that other tokens than those that came are of a lower rung."""
-        for index in range(self.message.answers):
-            if index not in self.ended:
-                self.same_bytes.setdefault(index, len(self.tokens.get(index, ())))
-
-    def go_on(self) -> Generate:
-        """Return the request for a process that goes on with it."""
-        count = range(self.message.answers)
-        answered = [None if index in self.ended else self.tokens.get(index, []) for index in count]
-        return msgspec.structs.replace(self.message, answered=answered)
 
 
 class Home(Protocol):
@@ -347,8 +322,7 @@ class EngineClient:
                 for delta in message.deltas:
                     self._put_delta(delta)
             case Started():
-                if (request := self._requests.get(message.id)) is not None and not request.is_started:
-                    request.is_started = True
+                if (request := self._requests.get(message.id)) is not None and request.begin():
                     request.events.put_nowait(message)
             case Finished():
                 self._put_end(message)
@@ -381,25 +355,22 @@ class EngineClient:
             self.memory = {device: max(count, model.memory) for device, count in self.memory.items()}
         self.used = self.ready_since = time.monotonic()
         for request in self._requests.values():
-            if len(request.ended) < request.message.answers:
+            if not request.is_over:
                 self._send(request.go_on())
         self._wait_for_expiry()
         self._changed()
 
     def _put_delta(self, delta: Delta) -> None:
         if (request := self._requests.get(delta.id)) is not None:  # else it was cancelled a moment ago
-            request.tokens.setdefault(delta.index, []).extend(delta.tokens)
-            if delta.text or delta.logprobs:
-                request.events.put_nowait(delta)
+            request.add(delta)
+            request.events.put_nowait(delta)
 
     def _put_end(self, end: Finished) -> None:
         """Hand on the end of an answer, with steps down that its process does not know of."""
         if (request := self._requests.get(end.id)) is not None:
-            request.ended.add(end.index)
+            request.end(end)
             known = end.report.get("steps", [])
             end.report["steps"] = [*(step for step in self.steps if step not in known), *known]
-            if end.index in request.same_bytes:
-                end.report["same_bytes_until"] = request.same_bytes[end.index]
             request.events.put_nowait(end)
 
     def _put_value(self, answer: Value | Failed) -> None:
@@ -480,8 +451,7 @@ class EngineClient:
         """
         await self.wait_ready()
         number = request.id = next(self._ids)
-        if request.options.get("seed") is None:  # a process that goes on with it must draw the same
-            request.options = {**request.options, "seed": secrets.randbits(_SEED_BITS)}
+        request = with_seed(request)
         known = self._requests[number] = _Request(request)
         if self.steps:
             known.step_down()

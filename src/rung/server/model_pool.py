@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,6 +22,7 @@ from rung.models.store import folder
 from rung.models.store.folder import Manifest
 from rung.planning.request import parse_memory
 from rung.server.engine_client import EngineClient
+from rung.server.engines import Listed
 from rung.server.errors import ApiError
 from rung.server.protocol import Load
 
@@ -52,14 +53,6 @@ def parse_keep_alive(given: str | float) -> float:
     if math.isnan(seconds):
         raise ValueError(f"{text} is no time")
     return math.inf if seconds < 0 else seconds
-
-
-class Listed(NamedTuple):
-    """A model that requests may name; ``manifest`` is of the store, ``engine`` there once it was named."""
-
-    name: str
-    engine: EngineClient | None
-    manifest: Manifest | None
 
 
 @dataclass

@@ -21,6 +21,7 @@ from rung.server.admission import MOST_WAITING, Admission
 from rung.server.api import ENDPOINTS
 from rung.server.app import MOST_CONNECTIONS, App
 from rung.server.connection import Protocol
+from rung.server.engines import Pool
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
 from rung.server.service import Service
@@ -140,10 +141,14 @@ def serve(
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
     on_key: Callable[[str], None] = lambda text: None,
     on_page: Callable[[str], None] = lambda address: None,
+    pool: Pool | None = None,
 ) -> None:
-    """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. When the models are loaded, ``on_note``
-    hears the address, and ``on_page`` gets that of the page for a browser on this machine. ``on_key`` hears of a key
-    that was made. Raises ``RungError`` where a model cannot be loaded or nothing can listen."""
+    """Serve models, or those of ``pool``, until SIGTERM or Ctrl-C; SIGTERM lets answers end first.
+
+    When the models are loaded, ``on_note`` hears the address, and ``on_page`` gets that of the page for a browser on
+    this machine. ``on_key`` hears of a key that was made. Raises ``RungError`` where a model cannot be loaded or
+    nothing can listen.
+    """
     check_tls(settings.tls_cert, settings.tls_key)
     keys, made = gate.all_keys(settings.host, settings.keys, settings.no_key)
     with bind(settings.host, settings.port) as listener:
@@ -158,7 +163,10 @@ def serve(
             on_note(f"{shown}   OpenAI's base URL: {shown}/v1")
             on_page(f"{here}/")
 
-        asyncio.run(_serve(settings, keys, listener, on_ready, on_note, on_progress))
+        if pool is None:
+            options = settings.options, settings.memory, settings.keep_alive
+            pool = ModelPool(settings.models, *options, on_note, on_progress)
+        asyncio.run(_serve(settings, keys, listener, pool, on_ready))
 
 
 def _address(host: str, port: int, is_tls: bool) -> str:
@@ -170,12 +178,10 @@ async def _serve(
     settings: Settings,
     keys: tuple[str, ...],
     listener: socket.socket,
+    pool: Pool,
     on_ready: Callable[[], None],
-    on_note: Callable[[str], None],
-    on_progress: Callable[[str, int, int], None],
 ) -> None:
     """Serve until a signal; ``on_ready`` is called when the models of the command line are loaded."""
-    pool = ModelPool(settings.models, settings.options, settings.memory, settings.keep_alive, on_note, on_progress)
     offline = bool((settings.options or {}).get("offline"))
     service = Service(
         pool,

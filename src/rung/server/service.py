@@ -13,11 +13,10 @@ from starlette.responses import Response
 
 from rung.server import protocol
 from rung.server.admission import Admission, Ticket
-from rung.server.engine_client import EngineClient, Event
+from rung.server.engines import Engine, Event, Pool
 from rung.server.errors import ApiError, ErrorStyle, openai_error
 from rung.server.http import POSITION, read_json, unless_gone
 from rung.server.metrics import Totals
-from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Echo, Finished, Generate, Started
 from rung.server.response_store import ResponseStore
 from rung.server.store.client import StoreClient
@@ -27,7 +26,7 @@ from rung.server.store.client import StoreClient
 class Service:
     """The models that are served, by the names that clients give them."""
 
-    pool: ModelPool
+    pool: Pool
     make_admission: Callable[[], Admission] = Admission
     totals: Totals = field(default_factory=Totals)
     responses: ResponseStore = field(default_factory=ResponseStore)
@@ -37,11 +36,11 @@ class Service:
     def __post_init__(self) -> None:
         self._admissions: dict[str, Admission] = {}
 
-    def admission(self, engine: EngineClient) -> Admission:
+    def admission(self, engine: Engine) -> Admission:
         """Return the queue of a model."""
         return self._admissions.setdefault(engine.name, self.make_admission())
 
-    def engine(self, name: str | None) -> tuple[str, EngineClient]:
+    def engine(self, name: str | None) -> tuple[str, Engine]:
         """Return the model of a name, with the name that it is served by; without a name the first one.
 
         Raises ``ApiError`` (404) for an unknown name.
@@ -53,7 +52,7 @@ class Service:
 class Answers:
     """The answers to one request while they are computed: an asynchronous iterable of deltas and ends."""
 
-    def __init__(self, engine: EngineClient, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals) -> None:
+    def __init__(self, engine: Engine, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals) -> None:
         self.model, self.created = engine.name, int(time.time())
         #: Tokens of the prompts; known when ``begin`` has returned.
         self.prompt_tokens = 0
@@ -73,7 +72,8 @@ class Answers:
             if isinstance(event, Finished):
                 self._totals.add(event)
             assert not isinstance(event, Started)
-            yield event
+            if isinstance(event, Finished) or event.text or event.logprobs:
+                yield event
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the facts of an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and

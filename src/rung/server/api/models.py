@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from rung.server import metrics
-from rung.server.engine_client import EngineClient
+from rung.server.engines import Engine
 from rung.server.http import json_response
 from rung.server.protocol import Counts
 from rung.server.service import Call, Endpoint, Service
@@ -35,7 +35,7 @@ async def show_model(call: Call) -> Response:
     return json_response(_model(call.service, name, engine))
 
 
-def _model(service: Service, name: str, engine: EngineClient | None) -> dict[str, Any]:
+def _model(service: Service, name: str, engine: Engine | None) -> dict[str, Any]:
     """Describe a model: its facts once it was loaded, and whether it is loaded now."""
     known, meta, status = None if engine is None else engine.model, None, "unloaded"
     if known is not None:

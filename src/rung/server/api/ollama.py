@@ -17,7 +17,7 @@ from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasonin
 from rung.server.api.openai_embeddings import vectors
 from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText, schema_grammar
 from rung.server.api.tools import Choice, Tool, call_grammar
-from rung.server.engine_client import EngineClient
+from rung.server.engines import Engine
 from rung.server.errors import ApiError, ollama_error
 from rung.server.http import Stream, json_response, to_json, unless_gone
 from rung.server.model_pool import parse_keep_alive
@@ -207,7 +207,7 @@ async def chat(call: Call, body: ChatRequest) -> Response:
     return await _answer(call, body.model, body.to_generate(), body.stream, shown, body.callable_tools)
 
 
-def _engine(call: Call, model: str, keep_alive: _Wait) -> EngineClient:
+def _engine(call: Call, model: str, keep_alive: _Wait) -> Engine:
     """Return the model of a name, which is kept as a request says. Raises ``ApiError``."""
     _, engine = call.service.engine(model)
     if keep_alive is not None:
@@ -220,7 +220,7 @@ def _engine(call: Call, model: str, keep_alive: _Wait) -> EngineClient:
     return engine
 
 
-async def _load(call: Call, engine: EngineClient, model: str, shown: dict[str, Any]) -> Response:
+async def _load(call: Call, engine: Engine, model: str, shown: dict[str, Any]) -> Response:
     """Load a model, or unload it when it is idle where it shall be kept for no time."""
     if engine.keep_alive:
         await unless_gone(call.request, engine.wait_ready())
@@ -298,7 +298,7 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     return json_response({"model": body.model, "embeddings": [list(each) for each in found], **more})
 
 
-def _details(engine: EngineClient | None, format: str = "") -> dict[str, Any]:
+def _details(engine: Engine | None, format: str = "") -> dict[str, Any]:
     known = None if engine is None else engine.model
     return {
         "parent_model": "",

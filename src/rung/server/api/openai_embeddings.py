@@ -13,7 +13,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.server.api.openai_fields import TokenId
-from rung.server.engine_client import EngineClient
+from rung.server.engines import Engine
 from rung.server.errors import ApiError
 from rung.server.http import json_response, unless_gone
 from rung.server.protocol import Embed
@@ -48,7 +48,7 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 async def vectors(
-    engine: EngineClient, texts: Sequence[str | list[int]], *, truncate: bool = False
+    engine: Engine, texts: Sequence[str | list[int]], *, truncate: bool = False
 ) -> tuple[list[array.array[float]], int]:
     """Return the embedding of each text or list of token ids, f32, and how many tokens they have together.
 

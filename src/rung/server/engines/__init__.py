@@ -1,0 +1,102 @@
+"""What endpoints need of a model and of the models together, wherever these are computed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rung.models.store.folder import Manifest
+from rung.server.protocol import Counts, Delta, Failed, Finished, Generate, ModelInfo, Question, Started
+
+#: What an answer consists of: its beginning, what it got longer by, and its end.
+Event = Started | Delta | Finished
+
+
+class Engine(Protocol):
+    """One model, which is loaded when the first request comes."""
+
+    name: str
+    #: Why it could not be loaded, if that is so.
+    failed: Failed | None
+    #: Seconds that it stays loaded after an answer; without end where it is ``math.inf``.
+    keep_alive: float
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """Return the model, once it was loaded."""
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Return how many answers come before requests that wait for room, by id."""
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Return the most bytes that it takes, by device; empty where it is not loaded."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it takes requests now."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether it is loaded, or is being loaded."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether it is being loaded."""
+
+    @property
+    def expires(self) -> float | None:
+        """Return in how many seconds it is unloaded if nobody uses it, None where it stays."""
+
+    async def wait_ready(self) -> ModelInfo:
+        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes too long or cannot be."""
+
+    def generate(self, request: Generate) -> AsyncGenerator[Event]:
+        """Yield what comes of a request: ``Started``, then deltas and ends of its answers; where the iterator is closed
+        before, the request is canceled. Raises ``ApiError``."""
+
+    async def ask(self, question: Question) -> Any:
+        """Return the answer to a question. Raises ``ApiError``."""
+
+    async def counts(self) -> Counts:
+        """Return the counts of running work; zeros where the model is not loaded, which this does not change."""
+
+    def keep(self, seconds: float) -> None:
+        """Keep the model so many seconds after each answer from now on; at 0 it is unloaded when it is idle."""
+
+
+class Listed(NamedTuple):
+    """A model that requests may name; ``manifest`` is of the store, ``engine`` there once it was named."""
+
+    name: str
+    engine: Engine | None
+    manifest: Manifest | None
+
+
+class Pool(Protocol):
+    """The models that a server has."""
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """Return the models that were named so far."""
+
+    @property
+    def loaded(self) -> Sequence[Engine]:
+        """Return the models that are loaded, or are being loaded."""
+
+    @property
+    def waits_for(self) -> Engine | None:
+        """Return a model of the command line that is loading or has failed, if there is one."""
+
+    def find(self, name: str | None) -> Engine:
+        """Return the model of a name, without one the first. Raises ``ApiError`` (404) for an unknown name."""
+
+    def listed(self) -> Sequence[Listed]:
+        """Return the models that requests may name, those of the command line first."""
+
+    async def start(self) -> None:
+        """Load the models of the command line. Raises ``RungError`` for one that cannot be loaded."""
+
+    async def stop(self) -> None:
+        """End all that computes."""
