@@ -27,7 +27,7 @@ STEPS = [
     {"engine", "measure"},
     {"quantization"},
     {"training", "pipelines", "splats", "conversion", "server"},
-    {"bundle"},
+    {"bundle", "fleet"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}

@@ -63,6 +63,10 @@ def _models(text: str) -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "rung" / "models"
 
 
+def _fleet(text: str) -> Path:
+    return Path(text).expanduser() if text else _models("").parent / "fleet"
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in text.replace(",", " ").split())
 
@@ -85,6 +89,13 @@ CPU_LEVEL = Setting(
     "RUNG_CPU_LEVEL", "", "start", "Highest level of CPU instructions that kernels use: avx2, ssse3, neon, generic, ..."
 )
 MODELS = Setting("RUNG_MODELS", "", "call", "Folder of pulled models; default: ~/.local/share/rung/models.", _models)
+FLEET = Setting(
+    "RUNG_FLEET",
+    "",
+    "call",
+    "Folder of this machine's part in a fleet, with its keys; default: ~/.local/share/rung/fleet.",
+    _fleet,
+)
 ACCEPT_TERMS = Setting(
     "RUNG_ACCEPT_TERMS", "", "call", "Names of terms that you have read and accept, for rung pull: gemma.", _words
 )
@@ -98,4 +109,4 @@ OFFLINE = Setting(
 HISTORY = Setting("RUNG_HISTORY", "1", "call", "0: what is typed in a chat is not kept for the next one.", _flag)
 DEBUG = Setting("RUNG_DEBUG", "0", "call", "1: show the traceback of an error (as --debug does).", _flag)
 
-SETTINGS = (THREADS, CACHE, CPU_LEVEL, MODELS, ACCEPT_TERMS, OFFLINE, HISTORY, DEBUG)
+SETTINGS = (THREADS, CACHE, CPU_LEVEL, MODELS, FLEET, ACCEPT_TERMS, OFFLINE, HISTORY, DEBUG)

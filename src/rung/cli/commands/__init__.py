@@ -27,7 +27,11 @@ class Group:
 #: or a package ``g.x`` whose ``COMMANDS`` names its own commands.
 GROUPS = (
     Group("before", "Before you run", ("check", "plan", "devices", "setup")),
-    Group("run", "Run", ("run", "serve", "batch", "pull", "list", "show", "rm", "cache", "video", "image", "splat")),
+    Group(
+        "run",
+        "Run",
+        ("run", "serve", "fleet", "batch", "pull", "list", "show", "rm", "cache", "video", "image", "splat"),
+    ),
     Group("repair", "When a program fails", ("explain", "exec", "inspect")),
     Group("make", "Make models smaller, or your own", ("quantize", "convert", "bundle", "tune", "merge", "compare")),
     Group("inside", "How rung decides", ("ladder", "formats", "calibrate")),

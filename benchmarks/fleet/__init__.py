@@ -1,0 +1,1 @@
+"""Fleets of namespaces of this machine: what they lose, and how fast they are together."""

@@ -1,0 +1,106 @@
+"""Start a fleet, hold its nodes to a share of a core, and ask it many things at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.fleet import Machine, machines_of, namespaces
+
+#: Where the first version of control groups has the shares of a core, and a period in microseconds.
+_GROUPS, _PERIOD = Path("/sys/fs/cgroup/cpu"), 20_000
+
+
+def chat(number: int, tokens: int, words: str = "number") -> dict[str, Any]:
+    """Return a question whose answer is drawn by a seed."""
+    messages = [{"role": "user", "content": f"{words} {number}"}]
+    return {"messages": messages, "max_tokens": tokens, "temperature": 1, "seed": number}
+
+
+def text(answer: dict[str, Any]) -> str:
+    """Return the text of an answer; empty where there is none."""
+    if answer["status"] != 200:
+        return ""
+    return str(json.loads(answer["content"])["choices"][0]["message"]["content"])
+
+
+def tokens(answers: Sequence[dict[str, Any]]) -> int:
+    """Return how many tokens answers have."""
+    return sum(json.loads(each["content"])["usage"]["completion_tokens"] for each in answers if each["status"] == 200)
+
+
+@contextlib.contextmanager
+def held_to(machine: Machine, share: float) -> Iterator[None]:
+    """Give a machine that runs no more than a share of a core."""
+    group = _GROUPS / f"rung-{machine.namespace}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (group / "cpu.cfs_quota_us").write_text(str(int(_PERIOD * share)))
+        assert machine.process is not None
+        pids = subprocess.run(["ip", "netns", "pids", machine.namespace], capture_output=True, text=True, check=True)
+        for pid in pids.stdout.split():
+            with contextlib.suppress(OSError):
+                (group / "cgroup.procs").write_text(pid)
+        yield
+    finally:
+        machine.stop()
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def fleet(nodes: int, *options: str, model: str = "demo") -> Iterator[list[Machine]]:
+    """Run a head that computes nothing, and nodes; yield the head and them."""
+    os.environ.setdefault("RUNG_MODELS", tempfile.mkdtemp())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        namespaces(nodes + 1, f"bf{os.getpid() % 10000}") as names,
+        contextlib.ExitStack() as stack,
+    ):
+        head, *others = machines = machines_of(names, Path(folder))
+        stack.callback(head.stop)
+        head.start(
+            "up", model, "--address", head.address, "--name", "head", "--head-only", "--context", "512", *options
+        )
+        token = head.wait_for(r"--token (\S+)")
+        for number, node in enumerate(others, 1):
+            stack.callback(node.stop)
+            node.start("join", head.address, "--token", token, "--name", f"n{number}")
+            head.wait_for(f"is ready on n{number}:")
+            token = head.rung("fleet", "token").stdout.strip()
+        yield machines
+
+
+def kill_replica(machine: Machine) -> None:
+    """Kill the process that has the model on a machine."""
+    for pid in machine.replicas():
+        os.kill(pid, signal.SIGKILL)
+
+
+def status(head: Machine) -> dict[str, Any]:
+    """Return the state of the fleet."""
+    found: dict[str, Any] = json.loads(head.rung("fleet", "status", "--json").stdout)
+    return found
+
+
+def wait_ready(head: Machine, count: int, seconds: float = 300.0) -> None:
+    """Return when so many nodes have the model."""
+    until = time.monotonic() + seconds
+    while sum(each["models"][0]["state"] == "ready" for each in status(head)["nodes"] if each["models"]) < count:
+        if time.monotonic() > until:
+            print(head.said(), file=sys.stderr)
+            raise TimeoutError("the nodes are not ready")
+        time.sleep(0.2)

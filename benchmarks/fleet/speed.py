@@ -1,0 +1,56 @@
+"""Three unlike nodes together beside the sum of what each does alone.
+
+    python -m benchmarks.fleet.speed [--shares 0.15 0.3 0.6] [--requests 64] [--tokens 48] [--rounds 1]
+
+Nodes are held to shares of a core by control groups (version 1). The same requests are sent at once to each node alone
+(its tokens a second) and to all of them; the ratio of the latter to the sum of the former is printed. Equal turns would
+reach 3 times the slowest: 43 % of the sum for 1 : 2 : 4. Needs root, Linux and Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+
+from benchmarks.fleet.parts import chat, fleet, held_to, kill_replica, status, tokens, wait_ready
+from tests.support.fleet import Machine
+
+
+def rate(head: Machine, requests: int, most: int, words: str) -> tuple[float, float]:
+    """Return tokens a second of requests that are sent at once, and the 95th percentile of their seconds."""
+    found = head.ask_all([chat(number, most, words) for number in range(requests)])
+    assert all(each["status"] == 200 for each in found), [each for each in found if each["status"] != 200][:2]
+    seconds = sorted(each["seconds"] for each in found)
+    return tokens(found) / seconds[-1], seconds[int(0.95 * (len(seconds) - 1))]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.15, 0.3, 0.6])
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=48)
+    given = parser.parse_args()
+    alone = []
+    options = ("--threads", "1", "--parallel", "4")
+    for number, share in enumerate(given.shares, 1):
+        with fleet(1, *options) as (head, node), held_to(node, share):
+            kill_replica(node)  # the next one measures itself as it is held
+            head.wait_for("(?s)is lost.*is ready on n1")
+            alone.append(rate(head, max(int(given.requests * share), 8), given.tokens, "alone")[0])
+            print(f"node {number}, {share:g} of a core: {alone[-1]:.1f} tokens/s", flush=True)
+    with fleet(len(given.shares), *options) as (head, *nodes), contextlib.ExitStack() as stack:
+        for node, share in zip(nodes, given.shares, strict=True):
+            stack.enter_context(held_to(node, share))
+            kill_replica(node)
+        head.wait_for("(?s)" + "is lost.*" * len(nodes))
+        wait_ready(head, len(nodes))
+        together, last = rate(head, given.requests, given.tokens, "together")
+        print("measured:", [each["models"][0]["rates"] for each in status(head)["nodes"] if each["models"]])
+    print(
+        f"together {together:.1f} tokens/s, p95 {last:.1f} s: {together / sum(alone):.0%} of their sum {sum(alone):.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

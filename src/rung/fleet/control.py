@@ -1,0 +1,143 @@
+"""What the head answers to other machines over HTTPS: join with a join token, and the rest with Ray's token."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rung.core.errors import RungError, UsageError
+from rung.fleet import node
+from rung.fleet.keys import certificates
+from rung.fleet.keys import folder as files
+from rung.fleet.keys.folder import Folder
+from rung.fleet.keys.join_tokens import JoinTokens
+from rung.fleet.messages import FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
+from rung.server.connection import Protocol as HttpProtocol
+from rung.server.errors import ApiError
+from rung.server.http import json_response, read_json
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+class Fleet(Protocol):
+    """What the head knows and does."""
+
+    def enter(self, report: NodeReport) -> None:
+        """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""
+
+    async def leave(self, name: str) -> None:
+        """Return when a node computes nothing any more and gets nothing more. Raises ``UsageError``."""
+
+    def status(self) -> FleetStatus:
+        """Return the state of the fleet."""
+
+    def end(self) -> None:
+        """End the fleet."""
+
+
+class Control:
+    """The application. Paths are few, and none is served without a token."""
+
+    def __init__(self, folder: Folder, fleet: Fleet, tokens: JoinTokens, ray: str) -> None:
+        self._folder, self._fleet, self._tokens, self._ray = folder, fleet, tokens, ray
+        self._routes: dict[tuple[str, str], Callable[[Request], Awaitable[msgspec.Struct]]] = {
+            ("POST", "/join"): self._join,
+            ("POST", "/leave"): self._leave,
+            ("GET", "/status"): self._status,
+            ("GET", "/token"): self._token,
+            ("GET", "/down"): self._down,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope, receive, send)
+        await (await self._respond(request))(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        route = self._routes.get((request.method, request.url.path))
+        try:
+            if request.url.path != "/join":
+                self._check_token(request)
+            if route is None:
+                raise ApiError(404, f"There is no {request.url.path}.", code="path_unknown")
+            return json_response(await route(request))
+        except RungError as error:
+            return json_response(error.to_json(), 403)
+        except ApiError as error:
+            return json_response({"error": error.message, "code": error.code}, error.status, error.headers)
+
+    def _check_token(self, request: Request) -> None:
+        """Raise ``UsageError`` for a request without Ray's token."""
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._folder.token.encode()):
+            raise UsageError("The token of the fleet is missing or wrong.", code="fleet-token")
+
+    async def _join(self, request: Request) -> Invitation:
+        body = await read_json(request, JoinRequest)
+        if not self._tokens.use(body.token):
+            raise UsageError(
+                "The join token is wrong, was used, or is too old.",
+                ["each lets one machine in, once"],
+                ["rung fleet token   # on the head: prints a new one"],
+                code="fleet-token",
+            )
+        node.check_versions(node.versions(), body.versions)
+        authority, key = self._folder.read(files.AUTHORITY), self._folder.read(files.AUTHORITY_KEY)
+        name, address = node.name_of(body.report.name), body.report.address
+        try:
+            made = certificates.sign(authority, key, body.wanted.encode(), name, address)
+        except ValueError as error:
+            raise UsageError(f"The request to join makes no sense: {error}", code="fleet-token") from error
+        self._fleet.enter(body.report)
+        return Invitation(authority.decode(), made.decode(), self._folder.token, self._ray)
+
+    async def _leave(self, request: Request) -> Text:
+        await self._fleet.leave((await read_json(request, Named)).name)
+        return Text("left")
+
+    async def _status(self, request: Request) -> FleetStatus:
+        return self._fleet.status()
+
+    async def _token(self, request: Request) -> Text:
+        return Text(self._tokens.new())
+
+    async def _down(self, request: Request) -> Text:
+        self._fleet.end()
+        return Text("ends")
+
+
+async def serve(control: Control, folder: Folder, listener: socket.socket) -> None:
+    """Serve until canceled."""
+    config = uvicorn.Config(
+        control,
+        http=HttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=64,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=str(folder.path / files.CERTIFICATE),
+        ssl_keyfile=str(folder.path / files.KEY),
+        ssl_version=ssl.PROTOCOL_TLS_SERVER,
+    )
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup([listener])
+    try:
+        await server.main_loop()
+    finally:
+        server.should_exit = server.force_exit = True
+        await server.shutdown([listener])

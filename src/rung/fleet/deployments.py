@@ -1,0 +1,137 @@
+"""Deployments of Ray Serve: a model on a class of devices, a replica on each node, and calls of a replica by node."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy, RequestRouterConfig
+from ray.serve.exceptions import RayServeException
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rung.fleet.messages import CLASS_LABEL, ReplicaState
+from rung.fleet.replica import Replica
+from rung.fleet.weights import ModelFile
+from rung.server import protocol
+from rung.server.protocol import FromEngine, Generate, Load, Question
+
+#: Calls that a replica takes at once: the router of the fleet decides how many there are.
+_MOST_CALLS = 10_000
+#: Seconds between two looks of Ray Serve whether a replica is well, and that one has to end.
+_HEALTH_SECONDS, _STOP_SECONDS = 5.0, 2.0
+
+#: Nodes of a class at most.
+_MOST_NODES = 10_000
+
+
+class NodeLost(Exception):
+    """A node does not answer: what it computed is to be computed elsewhere."""
+
+
+class ByNode(RequestRouter):
+    """Send a call to the replica on the node that it names: the router of the fleet has chosen it."""
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Return the replica of the node, then the others, which refuse: a call never waits here for a node."""
+        node = "" if pending_request is None else pending_request.kwargs["node"]
+        named = [each for each in candidate_replicas if each.node_id == node]
+        return [named, [each for each in candidate_replicas if each.node_id != node]]
+
+
+def count_nodes(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    """Return how many replicas there are to be: the nodes of the class that a deployment's name ends with. Ray Serve
+    calls it in its controller."""
+    device_class = context.deployment_name.partition("-")[2]
+    alive = [each for each in ray.nodes() if each["Alive"]]
+    return max(sum(each["Labels"].get(CLASS_LABEL) == device_class for each in alive), 1), {}
+
+
+class Deployment:
+    """A model on a class of devices. Replicas come and go with the nodes of the class."""
+
+    def __init__(self, model: str, device_class: str, load: Load, files: Sequence[ModelFile], source: Any) -> None:
+        self.model, self.device_class, self._load = model, device_class, load
+        self._files, self._source = list(files), source
+        #: A name that Ray takes, whatever characters the model's has.
+        self.name = f"{hashlib.sha256(model.encode()).hexdigest()[:8]}-{device_class}"
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Have each node of the class run a replica, now and later."""
+        made = serve.deployment(
+            Replica,
+            name=self.name,
+            num_replicas="auto",
+            autoscaling_config=AutoscalingConfig(
+                min_replicas=1,
+                max_replicas=_MOST_NODES,
+                upscale_delay_s=0,
+                downscale_delay_s=0,
+                policy=AutoscalingPolicy(policy_function=count_nodes),
+            ),
+            max_replicas_per_node=1,
+            max_ongoing_requests=_MOST_CALLS,
+            health_check_period_s=_HEALTH_SECONDS,
+            graceful_shutdown_wait_loop_s=0.2,
+            graceful_shutdown_timeout_s=_STOP_SECONDS,
+            ray_actor_options={"num_cpus": 0, "label_selector": {CLASS_LABEL: self.device_class}},
+            request_router_config=RequestRouterConfig(request_router_class=ByNode),
+        )
+        bound = made.bind(self.model, msgspec.msgpack.encode(self._load), self._files, self._source)
+        target = serve.RunTarget(bound, name=self.name, route_prefix=None)
+        (self._handle,) = serve.run_many([target], wait_for_applications_running=False)
+
+    async def state(self, node: str, seconds: float) -> ReplicaState:
+        """Return what the replica on a node says of itself. Raises ``NodeLost`` where none answers in time."""
+        data = await self._call("state", seconds, node=node)
+        found = msgspec.msgpack.decode(data, type=ReplicaState)
+        if found.node != node:
+            raise NodeLost(node)
+        return found
+
+    async def ask(self, question: Question, node: str) -> FromEngine:
+        """Return the ``Value`` of a question, or ``Failed``. Raises ``NodeLost``."""
+        data = await self._call("ask", None, msgspec.msgpack.encode(question), node=node)
+        return protocol.read_from_engine(data[protocol.HEADER :])
+
+    async def _call(self, method: str, seconds: float | None, *given: bytes, node: str) -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                found: bytes = await getattr(self._handle, method).remote(*given, node=node)
+                return found
+        except (RayError, RayServeException, TimeoutError, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+                raise
+            raise NodeLost(node) from error
+
+    async def generate(self, request: Generate, node: str) -> AsyncGenerator[FromEngine]:
+        """Yield what comes of a request on a node. Raises ``NodeLost``; where it is closed before, the request is
+        canceled there."""
+        stream = self._handle.options(stream=True).generate.remote(msgspec.msgpack.encode(request), node=node)
+        is_over = False
+        try:
+            async for data in stream:
+                yield protocol.read_from_engine(data[protocol.HEADER :])
+            is_over = True
+        except (RayError, RayServeException) as error:
+            is_over = True
+            raise NodeLost(node) from error
+        finally:
+            if not is_over:
+                stream.cancel()
+
+
+def actor_on(node: str, kind: type, *given: Any) -> ActorHandle:
+    """Return an actor on a node of Ray."""
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(kind).remote(*given)

@@ -1,0 +1,297 @@
+"""A model of the fleet, as endpoints know models: requests go to nodes, and on to others where a node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from rung.fleet.deployments import Deployment, NodeLost
+from rung.fleet.messages import ModelStatus, ReplicaState
+from rung.fleet.router import CHARACTERS, Job, Node, Rates, Router, pieces_of
+from rung.server.engines import Event
+from rung.server.engines.replay import Replay, with_seed
+from rung.server.errors import ApiError
+from rung.server.protocol import Counts, Failed, Finished, Generate, ModelInfo, Question, Started, Step, Value
+
+#: Nodes that a request may be lost on: it may be why they end.
+_MOST_LOST = 8
+#: Seconds that a request waits for a node while none is there.
+_NODE_SECONDS = 30.0
+#: Tokens of an answer of which nobody says how many there are, before any has ended, and the share of a new one.
+_FIRST_TOKENS, _NEW_SHARE = 256, 0.1
+#: Statuses of a node that another node may not have.
+_OF_NODE = frozenset({500, 503})
+
+
+class _Place:
+    """A node that computes this model: its deployment, its name, and what its answers' bytes depend on."""
+
+    def __init__(self, deployment: Deployment, name: str, state: ReplicaState) -> None:
+        assert state.model is not None
+        self.deployment, self.name, self.state, self.model = deployment, name, state, state.model
+        self.lost = asyncio.Event()
+
+    @property
+    def bytes_of(self) -> tuple[object, ...]:
+        """Return what is equal for nodes that give the same bytes."""
+        model = self.model
+        if not model.same_bytes:
+            return (self.state.node,)
+        return self.deployment.device_class, model.format, tuple(model.devices), model.lower_level, self.state.level
+
+
+class FleetEngine:
+    """One model on the nodes that have it. ``on_note`` is called with sentences for whoever started the fleet."""
+
+    def __init__(self, name: str, on_note: Callable[[str], None]) -> None:
+        self.name, self._on_note = name, on_note
+        self.keep_alive = math.inf
+        self.failed: Failed | None = None
+        self.router = Router()
+        self._places: dict[str, _Place] = {}
+        self._ids = itertools.count(1)
+        self._begun: dict[int, asyncio.Future[Node]] = {}
+        self._change = asyncio.Event()
+        self._tokens = float(_FIRST_TOKENS)
+
+    # ---- nodes
+
+    def set_node(self, deployment: Deployment, node: str, name: str, state: ReplicaState) -> None:
+        """Note what the replica on a node says of itself."""
+        self.failed = state.failed if not self._places else None
+        known = self._places.get(node)
+        if state.model is None or state.rates is None:
+            self.lose(node)
+            return
+        if known is not None and known.state.process == state.process:
+            return
+        self.lose(node)
+        self._places[node] = _Place(deployment, name, state)
+        self.failed = None
+        self.router.nodes[node] = Node(node, state.model.parallel, Rates(**msgspec.structs.asdict(state.rates)))
+        room = f"{state.model.parallel} answers at once, context {state.model.context:,}"
+        self._on_note(f"{self.name} is ready on {name}: {state.model.format}, {room}")
+        self._changed()
+
+    def lose(self, node: str) -> None:
+        """Note that a node does not compute any more; what it computed goes on elsewhere."""
+        self.router.nodes.pop(node, None)
+        if (place := self._places.pop(node, None)) is not None:
+            self._on_note(f"{place.name} is lost for {self.name}.")
+            place.lost.set()
+            self._changed()
+
+    async def drain(self, node: str) -> None:
+        """Give a node nothing more, and return when its answers have ended."""
+        if (known := self.router.nodes.get(node)) is not None:
+            known.is_draining = True
+            while known.running and node in self._places:
+                await self._change.wait()
+            self.lose(node)
+
+    def status_on(self, node: str, state: ReplicaState | None) -> ModelStatus:
+        """Return how this model is on a node."""
+        known, place = self.router.nodes.get(node), self._places.get(node)
+        if known is None or place is None:
+            failed = None if state is None else state.failed
+            return ModelStatus(self.name, "loading" if failed is None else failed.cause)
+        running, model = sum(job.answers for job in known.running.values()), place.model
+        facts = model.format, model.memory, model.context, known.slots, running, place.state.rates
+        return ModelStatus(self.name, "leaving" if known.is_draining else "ready", *facts, known.speed)
+
+    def _changed(self) -> None:
+        """Begin the requests that can, and have everybody look again who waits for something here."""
+        for job, node in self.router.assign(time.monotonic()):
+            begun = self._begun.pop(job.number)
+            if not begun.done():
+                begun.set_result(node)
+        self._change.set()
+        self._change = asyncio.Event()
+
+    # ---- as endpoints know models
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """Return the model, with the answers that all nodes compute at once."""
+        models = [place.model for place in self._places.values()]
+        if not models:
+            return None
+        devices = list(dict.fromkeys(f"{each.name}:{d}" for each in self._places.values() for d in each.model.devices))
+        together = {"parallel": sum(each.parallel for each in models), "memory": sum(each.memory for each in models)}
+        context = min(each.context for each in models)
+        return msgspec.structs.replace(models[0], devices=devices, context=context, **together)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Return how many answers come before requests that wait for a node, by id."""
+        return self.router.positions()
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Return the most bytes that it takes, by node."""
+        return {place.name: place.model.memory for place in self._places.values()}
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether a node computes it."""
+        return bool(self._places)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return that it is loaded, or is being loaded."""
+        return True
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether no node computes it yet."""
+        return not self._places
+
+    @property
+    def expires(self) -> float | None:
+        """Return that it stays."""
+        return None
+
+    def keep(self, seconds: float) -> None:
+        """Keep it: models of a fleet stay loaded."""
+
+    async def wait_ready(self) -> ModelInfo:
+        """Return the model once a node computes it. Raises ``ApiError`` (503) where none does in time."""
+        try:
+            async with asyncio.timeout(_NODE_SECONDS):
+                while (found := self.model) is None:
+                    await self._change.wait()
+                return found
+        except TimeoutError:
+            reason = "" if self.failed is None else f" ({self.failed.cause})"
+            raise ApiError(503, f"No node has {self.name}{reason}.", code="model_loading", retry_after=10) from None
+
+    async def counts(self) -> Counts:
+        """Return how many answers are computed and wait."""
+        running = [job for node in self.router.nodes.values() for job in node.running.values()]
+        return Counts(sum(job.answers for job in running), self.router.waiting, 0, 0)
+
+    async def ask(self, question: Question) -> Any:
+        """Return the answer to a question, of any node. Raises ``ApiError``."""
+        for _ in range(_MOST_LOST):
+            await self.wait_ready()
+            place = next(iter(self._places.values()), None)
+            if place is None:
+                continue
+            try:
+                found = await place.deployment.ask(question, place.state.node)
+            except NodeLost:
+                self.lose(place.state.node)
+                continue
+            if isinstance(found, Failed):
+                raise ApiError.of_failure(found)
+            assert isinstance(found, Value)
+            return found.value
+        raise ApiError(503, "The nodes were lost that this was asked of.", code="engine_ended", retry_after=1)
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Event]:
+        """Yield what comes of a request. Where its node is lost another one goes on after the tokens that came: with
+        the same bytes in one class of devices. Raises ``ApiError``."""
+        request.id = next(self._ids)
+        replay = Replay(with_seed(request))
+        job = self._job(request)
+        before: _Place | None = None
+        while not replay.is_over:
+            place = await self._place(job)
+            if before is not None and before.bytes_of != place.bytes_of:
+                replay.step_down()
+            before = place
+            try:
+                async with aclosing(self._events(place, replay, job)) as events:
+                    async for event in events:
+                        yield event
+            except NodeLost:
+                job.lost_on.add(place.state.node)
+                if len(job.lost_on) > _MOST_LOST:
+                    raise ApiError(503, "Each node was lost that computed this.", code="engine_ended") from None
+            finally:
+                self._end(place, job)
+
+    def _job(self, request: Generate) -> Job:
+        """Return what the router knows of a request."""
+        text = str(request.messages) if request.messages else "".join(map(str, request.prompts))
+        most = request.options.get("max_tokens")
+        tokens = int(self._tokens) if most is None else most
+        return Job(
+            request.id, request.owner, max(len(text) // CHARACTERS, 1), tokens, request.answers, pieces=pieces_of(text)
+        )
+
+    async def _place(self, job: Job) -> _Place:
+        """Return the node where a request begins now. Raises ``ApiError`` where none is there for a while."""
+        while True:
+            begun = self._begun[job.number] = asyncio.get_running_loop().create_future()
+            self.router.enter(job, first=bool(job.lost_on))
+            try:
+                self._changed()
+                while not begun.done():
+                    await asyncio.wait({begun}, timeout=_NODE_SECONDS)
+                    if not begun.done() and not self._places:
+                        raise ApiError(503, f"No node has {self.name}.", code="model_loading", retry_after=10)
+                node = begun.result()
+            finally:
+                if not begun.done() or begun.cancelled():
+                    self._begun.pop(job.number, None)
+                    self.router.withdraw(job)
+            if (place := self._places.get(node.name)) is not None:
+                return place
+
+    def _end(self, place: _Place, job: Job) -> None:
+        """Note that a node computes a request no longer."""
+        if (node := self.router.nodes.get(place.state.node)) is not None:
+            node.end(job, time.monotonic())
+        self._changed()
+
+    async def _events(self, place: _Place, replay: Replay, job: Job) -> AsyncGenerator[Event]:
+        """Yield what a node adds to a request until it is over. Raises ``ApiError``, and ``NodeLost``."""
+        async with aclosing(place.deployment.generate(replay.go_on(), place.state.node)) as found:
+            while (event := await self._next(found, place)) is not None:
+                if isinstance(event, Failed):
+                    if event.status in _OF_NODE and not event.code.startswith("context"):
+                        raise NodeLost(place.name)
+                    raise ApiError.of_failure(event)
+                if isinstance(event, Started):
+                    if replay.begin():
+                        yield event
+                elif isinstance(event, Step):
+                    for delta in event.deltas:
+                        self._note_tokens(place, job, len(delta.tokens))
+                        replay.add(delta)
+                        yield delta
+                elif isinstance(event, Finished):
+                    replay.end(event)
+                    event.report["node"] = place.name
+                    self._tokens += _NEW_SHARE * (event.completion_tokens - self._tokens)
+                    yield event
+
+    async def _next(self, found: AsyncGenerator[Any], place: _Place) -> Any:
+        """Return the next event, None at the end. Raises ``NodeLost``, also where others found out."""
+        event = asyncio.ensure_future(anext(found, None))
+        lost = asyncio.ensure_future(place.lost.wait())
+        try:
+            await asyncio.wait({event, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if event.done():
+                return event.result()
+            raise NodeLost(place.name)
+        except NodeLost:
+            self.lose(place.state.node)
+            raise
+        finally:
+            lost.cancel()
+            if not event.done():
+                event.cancel()
+                await asyncio.wait({event})
+
+    def _note_tokens(self, place: _Place, job: Job, tokens: int) -> None:
+        if (node := self.router.nodes.get(place.state.node)) is not None:
+            node.add(job, tokens, time.monotonic())

@@ -1,0 +1,96 @@
+"""The head of a fleet: makes its keys, starts Ray, lets machines in, and serves the models to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from rung.fleet import control, node, ray_node
+from rung.fleet.control_client import PORT
+from rung.fleet.keys import certificates
+from rung.fleet.keys import folder as files
+from rung.fleet.keys.folder import Folder, Member
+from rung.fleet.keys.join_tokens import JoinTokens
+from rung.server import serve as server
+from rung.server.protocol import Load
+
+#: Bytes of the token of Ray, which are its hexadecimal digits.
+_TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Own:
+    """This machine as the head: its address for the others, the port on which they join, its name, and whether it
+    computes nothing itself."""
+
+    address: str = "127.0.0.1"
+    control_port: int = PORT
+    name: str | None = None
+    head_only: bool = False
+
+
+def make_keys(folder: Folder, name: str, address: str) -> None:
+    """Make the authority of a fleet, the head's certificate and the token of Ray."""
+    authority_key, key = certificates.new_key(), certificates.new_key()
+    authority = certificates.new_authority(authority_key)
+    made = certificates.sign(authority, authority_key, certificates.request(key, name), name, address)
+    token = secrets.token_hex(_TOKEN_BYTES).encode()
+    written = {files.AUTHORITY: authority, files.AUTHORITY_KEY: authority_key, files.CERTIFICATE: made}
+    for each, data in {**written, files.KEY: key, files.TOKEN: token}.items():
+        folder.write(each, data)
+
+
+def up(
+    models: Mapping[str, Load],
+    settings: server.Settings,
+    own: Own = Own(),
+    on_note: Callable[[str], None] = lambda text: None,
+    on_key: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Begin a fleet and serve ``models`` until SIGTERM, Ctrl-C or ``rung fleet down``.
+
+    Nodes reach the head at its own address, clients the server at ``settings.host``. Raises ``RungError``.
+    """
+    folder = Folder.of_settings()
+    folder.require_none()
+    address, versions, named = own.address, node.versions(), node.name_of(own.name)
+    with server.bind(address, own.control_port) as listener:
+        port = listener.getsockname()[1]
+        make_keys(folder, named, address)
+        os.environ.update(ray_node.environment(folder))  # this process is a driver of Ray, too
+        report = node.report(named, address)
+        if own.head_only:
+            report = msgspec.structs.replace(report, device_class="")
+        running = ray_node.RayNode(folder, named, address, node.labels(report))
+        try:
+            ray_address = running.start_head(ray_node.free_port(address))
+            head = f"{address}:{port}"
+            folder.enter(
+                Member(name=named, address=address, process=os.getpid(), control=head, ray=ray_address, is_head=True)
+            )
+            tokens = JoinTokens(certificates.fingerprint(folder.read(files.CERTIFICATE)))
+            from rung.fleet.pool import FleetPool  # Ray reads its settings when it is imported
+
+            async def let_in(pool: FleetPool) -> None:
+                on_note(f"fleet: {head}   rung fleet join {head} --token {tokens.new()}   # once, within the hour")
+                await control.serve(control.Control(folder, pool, tokens, ray_address), folder, listener)
+
+            pool = FleetPool(models, ray_address, versions, on_note, let_in, _end)
+            pool.connect()
+            pool.enter(report)
+            pool.url = f"http://{settings.host}:{settings.port}"
+            server.serve(replace(settings, models={}), on_note, on_key=on_key, pool=pool)
+        finally:
+            running.stop()
+            folder.clear()
+
+
+def _end() -> None:
+    """End this process as SIGTERM does, once the answer to whoever wants it is written."""
+    asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)

@@ -1,0 +1,120 @@
+"""What the head and other machines say to each other over HTTPS, and what replicas say of themselves."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rung.server.protocol import Failed, ModelInfo
+
+#: Label of Ray that says the class of a node's device.
+CLASS_LABEL = "rung-class"
+
+
+class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Versions that must be equal on all nodes: Python's minor version, Ray's and rung's."""
+
+    python: str
+    ray: str
+    rung: str
+
+
+class DeviceReport(msgspec.Struct, frozen=True):
+    """A device: its memory and what a plan may use of it in bytes, and what it reads in bytes a second."""
+
+    id: str
+    name: str
+    memory: int
+    budget: int
+    bandwidth: float
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """What a machine says of itself."""
+
+    name: str
+    address: str
+    device_class: str
+    cores: int
+    devices: list[DeviceReport]
+
+
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine wants to join: its join token, versions and report, and its request for a certificate (PEM)."""
+
+    token: str
+    versions: Versions
+    report: NodeReport
+    wanted: str
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """A machine may join: the authority's certificate and its own (PEM), Ray's token, and where Ray's head is."""
+
+    authority: str
+    certificate: str
+    token: str
+    ray: str
+
+
+class RatesReport(msgspec.Struct, frozen=True):
+    """Tokens a second that a replica measured: of prompts, of one answer alone, of all its answers together."""
+
+    prefill: float
+    decode: float
+    decode_sum: float
+
+
+class ReplicaState(msgspec.Struct, frozen=True):
+    """What a replica says of itself: the model once it is loaded, or why it is not, and what it measured."""
+
+    node: str
+    process: int
+    model: ModelInfo | None = None
+    failed: Failed | None = None
+    rates: RatesReport | None = None
+    level: str = ""
+
+
+class ModelStatus(msgspec.Struct, frozen=True):
+    """A model on a node: ``state`` is ready, loading, or why it does not run; rates as measured, ``speed`` the share of
+    them that the router sees now; ``running`` are answers."""
+
+    model: str
+    state: str
+    format: str = ""
+    memory: int = 0
+    context: int = 0
+    slots: int = 0
+    running: int = 0
+    rates: RatesReport | None = None
+    speed: float = 1.0
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """A node, whether it is there (up, leaving, lost), and its models."""
+
+    report: NodeReport
+    state: str
+    models: list[ModelStatus]
+
+
+class FleetStatus(msgspec.Struct, frozen=True):
+    """The fleet: where it serves, its nodes, and how many requests wait."""
+
+    url: str
+    ray: str
+    versions: Versions
+    nodes: list[NodeStatus]
+    waiting: int
+
+
+class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node by its name."""
+
+    name: str
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A text: a join token, or that something is done."""
+
+    text: str

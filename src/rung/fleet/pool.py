@@ -1,0 +1,192 @@
+"""The models of a fleet: deployments for each class of devices that is there, and the nodes that answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+
+from rung.core.errors import RungError, UsageError
+from rung.fleet import weights
+from rung.fleet.deployments import Deployment, NodeLost, actor_on
+from rung.fleet.engine import FleetEngine
+from rung.fleet.messages import CLASS_LABEL, FleetStatus, NodeReport, NodeStatus, ReplicaState, Versions
+from rung.server.engines import Listed
+from rung.server.errors import ApiError
+from rung.server.protocol import Load
+
+#: Seconds between two looks at the nodes, that a replica has to answer, and that one which computes may be silent.
+_LOOK, _STATE_SECONDS, _SILENT_SECONDS = 0.5, 5.0, 10.0
+#: Seconds that the first model has to be ready on a node.
+_START_SECONDS = 300.0
+
+
+class FleetPool:
+    """The models by name. ``watching`` runs as long as the fleet does, in the event loop of the server."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Load],
+        address: str,
+        versions: Versions,
+        on_note: Callable[[str], None],
+        watching: Callable[[FleetPool], Awaitable[None]],
+        end: Callable[[], None],
+    ) -> None:
+        self._loads, self._address, self._versions, self._on_note = models, address, versions, on_note
+        self._watching, self.end = watching, end
+        self.url = ""
+        self.engines = {name: FleetEngine(name, on_note) for name in models}
+        self._reports: dict[str, NodeReport] = {}
+        self._leaving: set[str] = set()
+        self._deployments: dict[tuple[str, str], Deployment] = {}
+        self._states: dict[tuple[str, str], ReplicaState] = {}
+        self._heard: dict[tuple[str, str], float] = {}
+        self._nodes: dict[str, Any] = {}
+        self._files: dict[str, list[weights.ModelFile]] = {}
+        self._source: Any = None
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    # ---- as a server knows the models
+
+    @property
+    def loaded(self) -> Sequence[FleetEngine]:
+        """Return the models."""
+        return list(self.engines.values())
+
+    @property
+    def waits_for(self) -> FleetEngine | None:
+        """Return a model that no node has."""
+        return next((each for each in self.engines.values() if not each.is_ready), None)
+
+    def find(self, name: str | None) -> FleetEngine:
+        """Return the model of a name, without one the first. Raises ``ApiError`` (404)."""
+        if name is None:
+            return next(iter(self.engines.values()))
+        for each in (name, name.removesuffix(":latest")):
+            if each in self.engines:
+                return self.engines[each]
+        known = ", ".join(self.engines)
+        raise ApiError(404, f"There is no model {name!r}; there is {known}.", param="model", code="model_not_found")
+
+    def listed(self) -> Sequence[Listed]:
+        """Return the models."""
+        return [Listed(name, engine, None) for name, engine in self.engines.items()]
+
+    async def start(self) -> None:
+        """Deploy the models; return when a node has the first one. Raises ``RungError`` where none can have it."""
+        self._tasks = {asyncio.ensure_future(self._watching(self)), asyncio.ensure_future(self._watch())}
+        first, until = next(iter(self.engines.values())), time.monotonic() + _START_SECONDS
+        while not first.is_ready:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            if time.monotonic() > until:
+                cause = f"No node has {first.name} after {_START_SECONDS:.0f} s."
+                raise RungError(cause, [] if first.failed is None else [first.failed.cause], code="fleet-no-node")
+            await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        """End what watches the nodes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(ray.shutdown)
+
+    def connect(self) -> None:
+        """Connect this process to Ray, before it handles signals: Ray brings handlers that abort."""
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        ray.init(address=self._address, log_to_driver=False, logging_level="error", configure_logging=False)
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING", "enable_access_log": False})
+        for each in ("ray", "ray.serve"):
+            logging.getLogger(each).setLevel(logging.ERROR)
+        for name, load in self._loads.items():
+            self._files[name] = weights.files_of(Path(load.model)) if Path(load.model).exists() else []
+        files = [file for several in self._files.values() for file in several]
+        self._source = actor_on(ray.get_runtime_context().get_node_id(), weights.FileSource, files)
+
+    # ---- nodes
+
+    async def _watch(self) -> None:
+        """Look at the nodes as long as the fleet runs."""
+        while True:
+            found = await asyncio.to_thread(ray.nodes)
+            self._nodes = {each["NodeID"]: each for each in found if each["Alive"]}
+            for node in [node for model in self.engines.values() for node in list(model.router.nodes)]:
+                if node not in self._nodes:
+                    self._lose(node)
+            await asyncio.to_thread(self._deploy)
+            await asyncio.gather(*(self._look_at(node) for node in self._nodes))
+            await asyncio.sleep(_LOOK)
+
+    def _class_of(self, node: str) -> str:
+        return str(self._nodes[node]["Labels"].get(CLASS_LABEL, ""))
+
+    def _name_of(self, node: str) -> str:
+        return str(self._nodes[node]["NodeName"])
+
+    def _deploy(self) -> None:
+        """Have each model on each class of devices that is there, a replica a node."""
+        for model, load in self._loads.items():
+            for device_class in {self._class_of(node) for node in self._nodes} - {""}:
+                key = model, device_class
+                if key not in self._deployments:
+                    given = load, self._files[model], self._source
+                    self._deployments[key] = Deployment(model, device_class, *given)
+                    self._deployments[key].start()
+
+    async def _look_at(self, node: str) -> None:
+        """Ask the replicas of a node how they are."""
+        if self._name_of(node) in self._leaving or not self._class_of(node):
+            return
+        for model, engine in self.engines.items():
+            key, deployment = (model, node), self._deployments[model, self._class_of(node)]
+            try:
+                state = self._states[key] = await deployment.state(node, _STATE_SECONDS)
+            except NodeLost:
+                if time.monotonic() - self._heard.get(key, 0.0) > _SILENT_SECONDS:
+                    engine.lose(node)
+                continue
+            self._heard[key] = time.monotonic()
+            engine.set_node(deployment, node, self._name_of(node), state)
+
+    def _lose(self, node: str) -> None:
+        for engine in self.engines.values():
+            engine.lose(node)
+
+    # ---- as other machines know the fleet
+
+    def enter(self, report: NodeReport) -> None:
+        """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""
+        names = {self._name_of(node) for node in self._nodes}
+        if report.name in names:
+            raise UsageError(f"The fleet has a node {report.name} already.", (), ["rung fleet join ... --name ANOTHER"])
+        self._leaving.discard(report.name)
+        self._reports[report.name] = report
+
+    async def leave(self, name: str) -> None:
+        """Return when a node computes nothing any more and gets nothing more. Raises ``UsageError``."""
+        nodes = [node for node in self._nodes if self._name_of(node) == name]
+        if not nodes:
+            raise UsageError(f"The fleet has no node {name}.")
+        self._leaving.add(name)
+        for engine in self.engines.values():
+            await engine.drain(nodes[0])
+
+    def status(self) -> FleetStatus:
+        """Return the state of the fleet."""
+        nodes = {self._name_of(node): node for node in self._nodes}
+        shown = []
+        for name, report in self._reports.items():
+            node = nodes.get(name, "")
+            state = "leaving" if name in self._leaving else "up" if node else "lost"
+            models = [engine.status_on(node, self._states.get((model, node))) for model, engine in self.engines.items()]
+            shown.append(NodeStatus(report, state, models if node and report.device_class else []))
+        waiting = sum(engine.router.waiting for engine in self.engines.values())
+        return FleetStatus(self.url, self._address, self._versions, shown, waiting)

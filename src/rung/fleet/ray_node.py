@@ -1,0 +1,160 @@
+"""Start and end Ray on this machine, with token and TLS always on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from rung.core.errors import RungError, SoftwareMissing, UsageError
+from rung.fleet.keys import folder as files
+from rung.fleet.keys.folder import Folder
+
+#: The oldest Ray whose tokens hold for all of its services.
+LEAST_VERSION = (2, 60)
+#: Bytes of the memory that processes of a node share: requests, events, and pieces of model files.
+_OBJECT_STORE = 128 * 2**20
+#: The file that names the folder of Ray's processes, and how that is called.
+_SESSION, _PREFIX = "session", "rung-fleet-"
+#: Seconds that Ray has to start, and to end.
+_START_SECONDS, _END_SECONDS = 120.0, 10.0
+
+
+def require() -> str:
+    """Return the version of Ray. Raises ``SoftwareMissing`` where it is not here or too old."""
+    try:
+        found = version("ray")
+        import cryptography as cryptography  # a part of the extra
+        import starlette as starlette
+    except ImportError:
+        raise SoftwareMissing("Ray is not installed; a fleet needs it.", (), ["pip install 'rung[fleet]'"]) from None
+    if tuple(int(part) for part in found.split(".")[:2]) < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise SoftwareMissing(f"Ray {found} is too old for a fleet.", [], [f"pip install 'ray[serve]>={least}'"])
+    return found
+
+
+def environment(folder: Folder) -> dict[str, str]:
+    """Return the variables by which every process of Ray authenticates and encrypts. Raises ``UsageError`` where this
+    machine has no token or certificate: nothing is started without."""
+    for name in (files.TOKEN, files.AUTHORITY, files.CERTIFICATE, files.KEY):
+        folder.read(name)
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder.path / files.TOKEN),
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_CA_CERT": str(folder.path / files.AUTHORITY),
+        "RAY_TLS_SERVER_CERT": str(folder.path / files.CERTIFICATE),
+        "RAY_TLS_SERVER_KEY": str(folder.path / files.KEY),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_metrics_collection": "0",  # its port has neither a token nor TLS
+        "GRPC_VERBOSITY": "ERROR",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_SERVE_ENABLE_TASK_EVENTS": "0",
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "2000",
+        "RAY_health_check_failure_threshold": "5",
+    }
+
+
+def free_port(address: str) -> int:
+    """Return a port of an address that nobody listens on. Raises ``UsageError`` where the address is not here."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.bind((address, 0))
+            return int(listener.getsockname()[1])
+    except OSError as error:
+        raise UsageError(
+            f"Nothing can listen on {address}: {error.strerror or error}.", code="address-unusable"
+        ) from error
+
+
+class RayNode:
+    """The processes of Ray on this machine, ended with ``stop``."""
+
+    def __init__(self, folder: Folder, name: str, address: str, labels: Mapping[str, str]) -> None:
+        self._folder, self._name, self._address, self._labels = folder, name, address, labels
+        self._end_earlier()
+        self._temporary = Path(tempfile.mkdtemp(prefix=_PREFIX))  # short: sockets have names of 107 bytes at most
+        folder.write(_SESSION, str(self._temporary).encode())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start_head(self, port: int) -> str:
+        """Begin a cluster and return its address. Raises ``RungError``."""
+        self._start("--head", f"--port={port}", "--include-dashboard=false", "--no-monitor")
+        return f"{self._address}:{port}"
+
+    def start(self, head: str) -> None:
+        """Join the cluster at an address. Raises ``RungError``."""
+        self._start(f"--address={head}")
+
+    def _start(self, *arguments: str) -> None:
+        labels = ",".join(f"{key}={value}" for key, value in self._labels.items())
+        command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", *arguments]
+        command += [f"--node-ip-address={self._address}", f"--node-name={self._name}"]
+        command += [f"--labels={labels}"] if labels else []
+        command += [f"--object-store-memory={_OBJECT_STORE}", f"--temp-dir={self._temporary}"]
+        command += ["--num-gpus=0", "--disable-usage-stats", "--include-log-monitor=false"]
+        self._said = self._temporary / "said"
+        with open(self._said, "wb") as said:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # signals of the terminal are for this process, which ends Ray
+                env={**os.environ, **environment(self._folder)},
+            )
+        until = time.monotonic() + _START_SECONDS
+        while b"runtime started" not in self._said.read_bytes():
+            if self._process.poll() is not None or time.monotonic() > until:
+                said_last = self._said.read_text("utf-8", "replace").strip().splitlines()[-4:]
+                self.stop()
+                raise RungError("Ray has not started.", said_last, code="fleet-ray")
+            time.sleep(0.05)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether Ray runs here."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End all processes of Ray that were started here, and take their files away."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        _end_session(self._temporary)
+
+    def _end_earlier(self) -> None:
+        """End what a process of this machine's part left that was killed."""
+        with contextlib.suppress(FileNotFoundError):
+            session = Path((self._folder.path / _SESSION).read_text("utf-8"))
+            if session.name.startswith(_PREFIX) and session.parent == Path(tempfile.gettempdir()):
+                _end_session(session)
+
+
+def _end_session(folder: Path) -> None:
+    """End processes of Ray whose command names a folder that was made for them, and take it away."""
+    import psutil
+
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if any(str(folder) in word for word in process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    shutil.rmtree(folder, ignore_errors=True)

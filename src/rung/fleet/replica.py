@@ -1,0 +1,124 @@
+"""A model on a node: an actor of Ray Serve with the engine client of ``rung serve`` and its child process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import ray
+
+from rung.core.errors import RungError
+from rung.core.settings import CPU_LEVEL
+from rung.fleet import weights
+from rung.fleet.messages import RatesReport, ReplicaState
+from rung.fleet.weights import ModelFile
+from rung.server import protocol
+from rung.server.engine_client import EngineClient
+from rung.server.errors import ApiError
+from rung.server.model_pool import ModelPool
+from rung.server.protocol import Delta, Failed, Finished, Generate, Load, ModelInfo, Question, Step, Value
+
+#: Tokens of the prompt and of the answers by which a replica measures itself, and seconds that this may take.
+_PROMPT, _TOKENS, _MEASURE_SECONDS = 64, 16, 20.0
+_question = msgspec.msgpack.Decoder(Question)
+#: Tokens that say how fast a node is, and tokens a second where nothing says it: the router measures on.
+_LEAST, _GUESS = 4, 20.0
+_generate = msgspec.msgpack.Decoder(Generate)
+
+
+class Replica:
+    """Answer requests with one model. Requests and events are bytes of ``rung.server.protocol``; ``node`` of a call
+    says which replica is meant, and is read by the request router of the caller."""
+
+    def __init__(self, name: str, load: bytes, files: Sequence[ModelFile], source: Any) -> None:
+        self._name, self._load = name, msgspec.msgpack.decode(load, type=Load)
+        self._files, self._source = files, source
+        self._node = ray.get_runtime_context().get_node_id()
+        self._pool: ModelPool | None = None
+        self._failed: Failed | None = None
+        self._rates: RatesReport | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def state(self, node: str) -> bytes:
+        """Return a ``ReplicaState``; the first call has the model loaded."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        engine = None if self._pool is None else self._pool.engines[self._name]
+        failed = self._failed if engine is None else engine.failed
+        model = engine.model if engine is not None and engine.is_ready else None
+        found = ReplicaState(self._node, os.getpid(), model, failed, self._rates, CPU_LEVEL.read())
+        return msgspec.msgpack.encode(found)
+
+    async def _start(self) -> None:
+        """Fetch the model's files, load it and measure it."""
+        try:
+            path = await weights.fetch(self._files, self._source) if self._files else self._load.model
+        except RungError as error:
+            self._failed = Failed(id=0, status=503, code=error.code, cause=error.cause, facts=list(error.facts))
+            return
+        load = msgspec.structs.replace(self._load, model=str(path))
+        self._pool = ModelPool({self._name: load}, memory=load.options.get("memory"))
+        engine = self._pool.engines[self._name]
+        try:
+            info = await engine.loaded()
+        except RungError:
+            return  # ``engine.failed`` has it
+        self._rates = await self._measure(info) if info.writes else RatesReport(_GUESS, _GUESS, _GUESS)
+
+    async def _measure(self, info: ModelInfo) -> RatesReport:
+        """Return how fast a prompt, one answer, and answers in all slots are computed here; as predicted where answers
+        ended too early to say."""
+        alone = next(iter(await self._answers(1)), None)
+        together = await self._answers(info.parallel)
+        if alone is None or not together:
+            return RatesReport(_GUESS, _GUESS, _GUESS)
+        tokens, seconds = sum(end.completion_tokens for end in together), max(end.seconds for end in together)
+        decode = alone.report["predicted"].get("decode_tokens_per_second") or _GUESS
+        if alone.completion_tokens >= _LEAST and alone.seconds:
+            decode = alone.completion_tokens / alone.seconds
+        prefill = _PROMPT / alone.prompt_seconds if alone.prompt_seconds else decode
+        return RatesReport(prefill, decode, max(tokens / seconds if tokens >= _LEAST and seconds else decode, decode))
+
+    async def _answers(self, count: int) -> list[Finished]:
+        """Return the ends of so many answers that were computed together, none where that takes too long."""
+        assert self._pool is not None
+        options = {"max_tokens": _TOKENS, "temperature": 1.0, "seed": 1}
+        prompts: list[Any] = [[5 + (count + k) % 90 for k in range(_PROMPT)]]
+        request = Generate(prompts=prompts, options=options, n=count, owner="measure")
+        try:
+            async with asyncio.timeout(_MEASURE_SECONDS):
+                events = self._pool.engines[self._name].generate(request)
+                return [event async for event in events if isinstance(event, Finished)]
+        except (TimeoutError, ApiError):
+            return []
+
+    def _engine(self, node: str) -> EngineClient:
+        """Return the engine for a call of a node. Raises ``ApiError`` where it is not this one, or not loaded yet."""
+        if self._pool is None or node != self._node:
+            raise ApiError(503, "The model is not loaded on that node.", code="model_loading")
+        return self._pool.engines[self._name]
+
+    async def generate(self, request: bytes, node: str) -> AsyncGenerator[bytes]:
+        """Yield frames of what comes of a ``Generate``; a refusal is a ``Failed`` at the end."""
+        try:
+            events = self._engine(node).generate(_generate.decode(request))
+            async with aclosing(events):
+                async for event in events:
+                    yield protocol.frame(Step([event]) if isinstance(event, Delta) else event)
+        except ApiError as error:
+            yield protocol.frame(_failed(error))
+
+    async def ask(self, question: bytes, node: str) -> bytes:
+        """Return a frame with the ``Value`` of a question, or ``Failed``."""
+        try:
+            return protocol.frame(Value(0, await self._engine(node).ask(_question.decode(question))))
+        except ApiError as error:
+            return protocol.frame(_failed(error))
+
+
+def _failed(error: ApiError) -> Failed:
+    return Failed(id=0, status=error.status, code=error.code or "", cause=error.message)
