@@ -15,6 +15,12 @@ import contextlib
 from benchmarks.fleet.parts import chat, fleet, held_to, kill_replica, status, tokens, wait_ready
 from tests.support.fleet import Machine
 
+from rung.fleet.router import Rates
+from rung.fleet.simulator import SimulatedNode, Simulation, burst
+
+#: Tokens of the prompts.
+_PROMPT = 14
+
 
 def rate(head: Machine, requests: int, most: int, words: str) -> tuple[float, float]:
     """Return tokens a second of requests that are sent at once, and the 95th percentile of their seconds."""
@@ -46,7 +52,11 @@ def main() -> None:
         head.wait_for("(?s)" + "is lost.*" * len(nodes))
         wait_ready(head, len(nodes))
         together, last = rate(head, given.requests, given.tokens, "together")
-        print("measured:", [each["models"][0]["rates"] for each in status(head)["nodes"] if each["models"]])
+        models = [each["models"][0] for each in status(head)["nodes"] if each["models"]]
+    nodes_said = [SimulatedNode(str(n), each["slots"], Rates(**each["rates"])) for n, each in enumerate(models)]
+    simulated = Simulation(nodes_said).run(burst(given.requests, _PROMPT, given.tokens))
+    print("measured by the nodes themselves:", [each["rates"] for each in models])
+    print(f"simulated from that: {simulated.tokens_per_second:.1f} tokens/s, p95 {simulated.finish_p95:.1f} s")
     print(
         f"together {together:.1f} tokens/s, p95 {last:.1f} s: {together / sum(alone):.0%} of their sum {sum(alone):.1f}"
     )

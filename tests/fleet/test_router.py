@@ -12,7 +12,7 @@ from rung.fleet.router import Job, Node, Rates, Router, pieces_of
 def router(*speeds: float, slots: int = 4) -> Router:
     found = Router()
     for number, speed in enumerate(speeds):
-        found.nodes[f"n{number}"] = Node(f"n{number}", slots, Rates(1000 * speed, 20 * speed, 40 * speed))
+        found.add(Node(f"n{number}", slots, Rates(1000 * speed, 20 * speed, 40 * speed)))
     return found
 
 

@@ -75,14 +75,14 @@ class FleetEngine:
         self.lose(node)
         self._places[node] = _Place(deployment, name, state)
         self.failed = None
-        self.router.nodes[node] = Node(node, state.model.parallel, Rates(**msgspec.structs.asdict(state.rates)))
+        self.router.add(Node(node, state.model.parallel, Rates(**msgspec.structs.asdict(state.rates))))
         room = f"{state.model.parallel} answers at once, context {state.model.context:,}"
         self._on_note(f"{self.name} is ready on {name}: {state.model.format}, {room}")
         self._changed()
 
     def lose(self, node: str) -> None:
         """Note that a node does not compute any more; what it computed goes on elsewhere."""
-        self.router.nodes.pop(node, None)
+        self.router.remove(node)
         if (place := self._places.pop(node, None)) is not None:
             self._on_note(f"{place.name} is lost for {self.name}.")
             place.lost.set()

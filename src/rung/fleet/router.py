@@ -23,6 +23,8 @@ CHARACTERS = 4
 _LOOK_AHEAD, _CANDIDATES = 64, 64
 #: Seconds of work and tokens after which a speed is believed, and the share of the new one.
 _WINDOW_SECONDS, _WINDOW_TOKENS, _NEW_SHARE = 1.0, 16, 0.5
+#: Windows after which a node that gives fewer tokens is believed to be slow.
+_SILENT_WINDOWS = 4
 #: Speeds that are believed, as a share of the rates that a node said.
 _LEAST_SPEED, _MOST_SPEED = 0.02, 8.0
 
@@ -132,7 +134,8 @@ class Node:
             share = min(streams * self.rates.decode / self.rates.decode_sum, 1.0)
             self._expected += (now - self._since) * share
         self._since = now
-        if self._expected >= _WINDOW_SECONDS and self._tokens >= _WINDOW_TOKENS:
+        enough = self._tokens >= _WINDOW_TOKENS or self._expected >= _SILENT_WINDOWS * _WINDOW_SECONDS
+        if self._expected >= _WINDOW_SECONDS and enough:
             found = min(max(self._done / self._expected, _LEAST_SPEED), _MOST_SPEED)
             self.speed += _NEW_SHARE * (found - self.speed)
             self._tokens, self._done, self._expected = 0, 0.0, 0.0
@@ -143,9 +146,21 @@ class Router:
 
     def __init__(self, seed: int = 0) -> None:
         self.nodes: dict[str, Node] = {}
+        self._listed: list[Node] = []
         self._waiting: dict[str, deque[Job]] = {}
         self._served: dict[str, float] = {}
         self._random = random.Random(seed)
+
+    def add(self, node: Node) -> None:
+        """Have a node compute requests from now on."""
+        self.remove(node.name)
+        self.nodes[node.name] = node
+        self._listed.append(node)
+
+    def remove(self, name: str) -> None:
+        """Have a node compute nothing more; what it computed is nobody's."""
+        if (node := self.nodes.pop(name, None)) is not None:
+            self._listed.remove(node)
 
     @property
     def waiting(self) -> int:
@@ -173,10 +188,12 @@ class Router:
 
     def assign(self, now: float) -> list[tuple[Job, Node]]:
         """Return the requests that begin now, each with its node."""
-        for node in self.nodes.values():
-            node.advance(now)
         begun: list[tuple[Job, Node]] = []
-        able = [node for node in self.nodes.values() if not node.is_draining]
+        if not self._waiting:
+            return begun
+        able = [node for node in self._candidates() if not node.is_draining]
+        for node in able:
+            node.advance(now)
         free = sum(node.free > 0 for node in able)
         backlog: dict[str, float] = {}
         for job in list(self._in_turn()):
@@ -194,6 +211,12 @@ class Router:
             begun.append((job, node))
         return begun
 
+    def _candidates(self) -> Sequence[Node]:
+        """Return the nodes that requests are compared on now: all, or a sample of very many."""
+        if len(self._listed) <= _CANDIDATES:
+            return self._listed
+        return self._random.sample(self._listed, _CANDIDATES)
+
     def _in_turn(self) -> Iterator[Job]:
         """Yield the requests that come next, with the owner first who got least."""
         served, taken = dict(self._served), dict.fromkeys(self._waiting, 0)
@@ -207,8 +230,6 @@ class Router:
     def _best(self, job: Job, able: Sequence[Node], backlog: dict[str, float]) -> Node:
         """Return the node where a request would end first; one that was lost with it only where there is no other."""
         nodes = [node for node in able if node.name not in job.lost_on] or able
-        if len(nodes) > _CANDIDATES:
-            nodes = self._random.sample(nodes, _CANDIDATES)
         for node in nodes:
             if node.name not in backlog:
                 backlog[node.name] = node.backlog()

@@ -56,6 +56,15 @@ _Prompt = Annotated[
         show_default=False,
     ),
 ]
+_Fleet = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet",
+        metavar="FILE|live",
+        help="Check the nodes of a file ([[nodes]] with device and count), or those of this machine's fleet, together.",
+        show_default=False,
+    ),
+]
 _Training = Annotated[
     str | None, typer.Option("--training", help="Check training instead of running: lora or full.", show_default=False)
 ]
@@ -101,6 +110,7 @@ def check(
     cache_type: options.CacheType = None,
     prompt_tokens: _Prompt = None,
     fits: _Fits = False,
+    fleet: _Fleet = None,
     training: _Training = None,
     optimizer: _Optimizer = None,
     rank: _Rank = None,
@@ -136,6 +146,10 @@ def check(
         prompt_tokens=prompt_tokens,
         cache_type=cache_type,
     )
+    if fleet is not None:
+        from rung.cli import check_fleet
+
+        raise typer.Exit(check_fleet.answer(models, fleet, device, question, json))
     one = {"--fits": fits, "--training": training, "--trace": trace, "--details": details, "--html": html}
     if not models:
         check_models.refuse_options(one)
