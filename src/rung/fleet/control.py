@@ -1,4 +1,4 @@
-"""What the head answers to other machines over HTTPS: join with a join token, and the rest with Ray's token."""
+"""Answer other machines on the head over HTTPS: joining with a join token, the rest with Ray's token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 class Fleet(Protocol):
-    """What the head knows and does."""
+    """The state of a fleet on its head, and its ends."""
 
     def enter(self, report: NodeReport) -> None:
         """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""

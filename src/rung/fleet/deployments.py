@@ -92,7 +92,7 @@ class Deployment:
         (self._handle,) = serve.run_many([target], wait_for_applications_running=False)
 
     async def state(self, node: str, seconds: float) -> ReplicaState:
-        """Return what the replica on a node says of itself. Raises ``NodeLost`` where none answers in time."""
+        """Return the state of the replica on a node. Raises ``NodeLost`` where none answers in time."""
         data = await self._call("state", seconds, node=node)
         found = msgspec.msgpack.decode(data, type=ReplicaState)
         if found.node != node:

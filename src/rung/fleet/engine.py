@@ -40,7 +40,7 @@ class _Place:
 
     @property
     def bytes_of(self) -> tuple[object, ...]:
-        """Return what is equal for nodes that give the same bytes."""
+        """Return a value that is equal for nodes that give the same bytes."""
         model = self.model
         if not model.same_bytes:
             return (self.state.node,)
@@ -219,7 +219,7 @@ class FleetEngine:
                 self._end(place, job)
 
     def _job(self, request: Generate) -> Job:
-        """Return what the router knows of a request."""
+        """Return a request as the router knows it."""
         text = str(request.messages) if request.messages else "".join(map(str, request.prompts))
         most = request.options.get("max_tokens")
         tokens = int(self._tokens) if most is None else most

@@ -1,4 +1,4 @@
-"""What a fleet would do before anybody moves a machine: which node runs a model how, and what all of them give."""
+"""Forecast a fleet before anybody moves a machine: which node runs a model how, and what all of them give."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Kind(Value):
 
 @dataclass(frozen=True)
 class Part(Value):
-    """What a kind of node does with the model: format, bytes and tokens a second of one node; or why nothing."""
+    """One kind of node with the model: format, bytes and tokens a second of one node; or why nothing."""
 
     kind: Kind
     format: str = ""
@@ -54,7 +54,7 @@ class Part(Value):
 
 @dataclass(frozen=True)
 class Forecast(Value):
-    """What a fleet does: its parts, and what simulated traces come to: 64 requests at once, and a load of 70 %."""
+    """The forecast of a fleet: its parts, and what simulated traces come to: 64 requests at once, and a load of 70 %."""
 
     model: str
     parts: tuple[Part, ...]
@@ -98,7 +98,7 @@ def _kind(row: Any, where: str) -> Kind:
 
 
 def part_of(model: str, kind: Kind, question: Question, check: Callable[..., Any] = answer_for) -> Part:
-    """Return what a kind of node does with a model, as ``rung check`` says for its device. All its answers together get
+    """Return the part of a kind of node, as ``rung check`` says for its device. All its answers together get
     what several rows of a step get: at most the speed of prompts. Raises ``RungError`` for an unknown model or device.
     """
     groups = select_groups((kind.device,), None, False)
@@ -114,7 +114,7 @@ def part_of(model: str, kind: Kind, question: Question, check: Callable[..., Any
 
 
 def forecast(model: str, kinds: Sequence[Kind], question: Question) -> Forecast:
-    """Return what nodes of these kinds do with a model. Raises ``RungError`` as ``part_of``."""
+    """Return the forecast for nodes of these kinds. Raises ``RungError`` as ``part_of``."""
     parts = tuple(part_of(model, kind, question) for kind in kinds)
     nodes = [
         SimulatedNode(f"{part.kind.name} {number}", SLOTS, part.rates)
@@ -126,7 +126,7 @@ def forecast(model: str, kinds: Sequence[Kind], question: Question) -> Forecast:
 
 
 def live(status: FleetStatus, model: str) -> Forecast:
-    """Return what the nodes of a running fleet do with a model, by the rates that they measured.
+    """Return the forecast for the nodes of a running fleet, by the rates that they measured.
 
     Raises ``RungError`` where the fleet does not serve it.
     """

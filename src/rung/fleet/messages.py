@@ -1,4 +1,4 @@
-"""What the head and other machines say to each other over HTTPS, and what replicas say of themselves."""
+"""Messages between the head and other machines over HTTPS, and states of replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What a machine says of itself."""
+    """The description of a machine by itself."""
 
     name: str
     address: str
@@ -65,7 +65,7 @@ class RatesReport(msgspec.Struct, frozen=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
-    """What a replica says of itself: the model once it is loaded, or why it is not, and what it measured."""
+    """The state of a replica: the model once it is loaded, or why it is not, and what it measured."""
 
     node: str
     process: int

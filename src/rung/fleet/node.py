@@ -1,4 +1,4 @@
-"""What a machine says of itself when it joins, and the way into a fleet and out of it."""
+"""Describe a machine, and take it into a fleet and out of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_NAME = 60
 
 
 def versions() -> Versions:
-    """Return what must be equal on all nodes, and rung's version. Raises ``SoftwareMissing`` without Ray."""
+    """Return the versions that must be equal on all nodes. Raises ``SoftwareMissing`` without Ray."""
     return Versions(".".join(platform.python_version_tuple()[:2]), ray_node.require(), __version__)
 
 
@@ -75,7 +75,7 @@ def class_of(devices: tuple[Device, ...]) -> str:
 
 
 def report(name: str, address: str) -> NodeReport:
-    """Return what this machine says of itself."""
+    """Return the description of this machine."""
     devices = detect.devices()
     shown = [DeviceReport(each.id, each.name, each.memory, each.budget, each.bandwidth or 0.0) for each in devices]
     return NodeReport(name, address, class_of(devices), os.cpu_count() or 1, shown)

@@ -68,7 +68,7 @@ def pieces_of(text: str) -> tuple[int, ...]:
 
 
 class Node:
-    """What the router knows of a node. ``slots`` answers are computed at once; ``speed`` is the share of its rates that
+    """A node as the router knows it. ``slots`` answers are computed at once; ``speed`` is the share of its rates that
     it was measured at lately."""
 
     def __init__(self, name: str, slots: int, rates: Rates) -> None:

@@ -41,7 +41,7 @@ class SimulatedNode(Value):
 
 @dataclass(frozen=True)
 class Outcome(Value):
-    """What a trace came to: seconds, tokens a second, seconds to the first token, and the share of time that nodes
+    """The outcome of a trace: seconds, tokens a second, seconds to the first token, and the share of time that nodes
     computed. ``most_waiting`` is the longest queue."""
 
     seconds: float
@@ -138,7 +138,7 @@ class Simulation:
         self._last: dict[int, float] = {}
 
     def run(self, trace: Sequence[Request]) -> Outcome:
-        """Return what a trace comes to. Raises ``ValueError`` for one without requests."""
+        """Return the outcome of a trace. Raises ``ValueError`` for one without requests."""
         if not trace:
             raise ValueError("a trace has requests")
         for number, request in enumerate(trace):

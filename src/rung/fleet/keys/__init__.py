@@ -1,1 +1,1 @@
-"""What a machine has of a fleet, for its owner only: certificates, tokens, and the folder of both."""
+"""Keep the keys of a fleet on a machine, for its owner only: certificates, tokens, and the folder of both."""

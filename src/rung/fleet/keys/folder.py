@@ -19,7 +19,7 @@ _MEMBER = "member.json"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """What this machine is in a fleet: its name, address and process, and the head's control and Ray addresses."""
+    """The part of this machine in a fleet: its name, address and process, and the head's control and Ray addresses."""
 
     name: str
     address: str
@@ -63,7 +63,7 @@ class Folder:
         return self.read(TOKEN).decode().strip()
 
     def member(self) -> Member | None:
-        """Return what this machine is in a fleet, None where it is in none or its process has ended."""
+        """Return the part of this machine in a fleet, None where it is in none or its process has ended."""
         try:
             found = msgspec.json.decode((self.path / _MEMBER).read_bytes(), type=Member)
             os.kill(found.process, 0)
@@ -74,7 +74,7 @@ class Folder:
         return found
 
     def require_member(self) -> Member:
-        """Return what this machine is in a fleet. Raises ``UsageError`` where it is in none."""
+        """Return the part of this machine in a fleet. Raises ``UsageError`` where it is in none."""
         found = self.member()
         if found is None:
             raise _no_fleet()

@@ -1,4 +1,4 @@
-"""What endpoints need of a model and of the models together, wherever these are computed."""
+"""The models as endpoints know them, one and all together, wherever they are computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a request so far, from which another process goes on with it."""
+"""Keep what came of a request, from which another process goes on with it."""
 
 from __future__ import annotations
 

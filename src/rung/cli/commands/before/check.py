@@ -147,7 +147,7 @@ def check(
         cache_type=cache_type,
     )
     if fleet is not None:
-        from rung.cli import check_fleet
+        from rung.cli.views.check import fleet as check_fleet
 
         raise typer.Exit(check_fleet.answer(models, fleet, device, question, json))
     one = {"--fits": fits, "--training": training, "--trace": trace, "--details": details, "--html": html}
