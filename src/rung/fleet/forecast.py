@@ -54,7 +54,7 @@ class Part(Value):
 
 @dataclass(frozen=True)
 class Forecast(Value):
-    """The forecast of a fleet: its parts, and what simulated traces come to: 64 requests at once, and a load of 70 %."""
+    """The forecast of a fleet: its parts, and simulated traces: 64 requests at once, and a load of 70 %."""
 
     model: str
     parts: tuple[Part, ...]
