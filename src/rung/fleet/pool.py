@@ -79,6 +79,11 @@ class FleetPool:
         """Return the models."""
         return [Listed(name, engine, None) for name, engine in self.engines.items()]
 
+    async def drop(self, name: str) -> str:
+        """Raise ``ApiError``: the models of a fleet stay as long as it does."""
+        model = self.find(name).name
+        raise ApiError(409, f"{model} is served by the fleet, and stays.", param="model", code="in_use")
+
     async def start(self) -> None:
         """Deploy the models; return when a node has the first one. Raises ``RungError`` where none can have it."""
         self._tasks = {asyncio.ensure_future(self._watching(self)), asyncio.ensure_future(self._watch())}

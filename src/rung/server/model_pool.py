@@ -118,8 +118,7 @@ class ModelPool:
         return None
 
     async def drop(self, name: str) -> str:
-        """Unload a model of the store when its answers have ended, and forget it; return its name in the store. Raises
-        ``ApiError`` (404) for a name that the store has not, and (409) for a model of the command line."""
+        """Unload a model of the store; see ``Pool``. A model of the command line stays."""
         stored = next((each.name for each in folder.manifests()[0] if each.name.lower() == name.lower()), None)
         if stored is None:
             raise ApiError(404, f"There is no pulled model {name!r}.", param="model", code="model_not_found")

@@ -95,6 +95,10 @@ class Pool(Protocol):
     def listed(self) -> Sequence[Listed]:
         """Return the models that requests may name, those of the command line first."""
 
+    async def drop(self, name: str) -> str:
+        """Unload a model of the store when its answers have ended, and forget it; return its name in the store. Raises
+        ``ApiError`` for a name that the store has not (404), and for a model that stays (409)."""
+
     async def start(self) -> None:
         """Load the models of the command line. Raises ``RungError`` for one that cannot be loaded."""
 
