@@ -17,7 +17,7 @@ from rung.core.types import Case
 from rung.engine.load import load
 from rung.engine.sampling import Sampler, Sampling, likeliest, logprob_entry
 from rung.ops.sample import LADDER
-from rung.ops.sample.rows import Chosen
+from rung.ops.token_choice import Chosen
 
 GGUF = Path(__file__).parent.parent / "fixtures" / "gguf"
 RUNG = next(rung for rung in LADDER.rungs if rung.verdict(Case("sample", "f32", "f32", (1, 100)), CPU)).load()

@@ -205,7 +205,7 @@ def test_drawn_tokens_are_those_of_the_processor(adapter, count):
     from rung.kernels.webgpu.gpu import gpu
     from rung.kernels.webgpu.info import AHEAD, INFO, POSITION, TOKEN
     from rung.ops.sample.numpy_sample import RUNG
-    from rung.ops.sample.rows import Row
+    from rung.ops.token_choice import Row
 
     device, chance = gpu(adapter.id), np.random.default_rng(5)
     info, chosen, settings = device.buffer(4 * INFO), device.buffer(64), device.buffer(draw.SETTINGS_BYTES)

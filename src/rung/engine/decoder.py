@@ -17,7 +17,7 @@ from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import Pool, SequenceRows
 from rung.ops.decode_step.weights import Weights
-from rung.ops.sample.rows import Row
+from rung.ops.token_choice import Row
 
 
 class Step(Protocol):

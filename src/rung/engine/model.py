@@ -33,7 +33,7 @@ from rung.models.cards.network import NetworkCard
 from rung.models.damage_check import find_damage
 from rung.models.lookup import name_of
 from rung.ops.decode_step.low_rank import BoundAdapter
-from rung.ops.sample.rows import Chosen, Row
+from rung.ops.token_choice import Chosen, Row
 from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
 from rung.planning.speed import Rates

@@ -25,7 +25,7 @@ from rung.models.decoder_memory import CHUNK
 from rung.nn import QuantLinear
 from rung.nn.quantized.packed import pack
 from rung.ops.decode_step.low_rank import BoundAdapter, LowRankUpdates
-from rung.ops.sample.rows import Row
+from rung.ops.token_choice import Row
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import plan_weights

@@ -17,7 +17,7 @@ from rung.formats.codec import Floats
 from rung.ops import LADDERS
 from rung.ops.linear import ON_DEVICE
 from rung.ops.rasterize import where
-from rung.ops.sample.rows import Chosen, Row
+from rung.ops.token_choice import Chosen, Row
 from rung.run import cpu_level, self_check
 from rung.run.journal import Journal
 from rung.run.torch_device import location

@@ -30,7 +30,7 @@ from rung.engine.scheduling.speculator import Speculator
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter
-from rung.ops.sample.rows import Chosen, Row
+from rung.ops.token_choice import Chosen, Row
 
 #: Seconds within which everybody shall have a token while a prompt is read.
 LATENCY_GOAL = 0.15

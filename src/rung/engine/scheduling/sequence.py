@@ -15,7 +15,7 @@ from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.scheduling.speculation import Guesser
 from rung.formats.codec import Floats
 from rung.ops.decode_step.low_rank import BoundAdapter
-from rung.ops.sample.rows import Chosen, Row
+from rung.ops.token_choice import Chosen, Row
 
 
 class Outcome(NamedTuple):

@@ -21,8 +21,7 @@ from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import compare, compare_scale, on
-from rung.ops.sample.numpy_sample import RUNG as SAMPLE
-from rung.ops.sample.rows import Row
+from rung.ops.token_choice import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -308,6 +307,7 @@ def _chosen(rung: Any, case: Case, place: str) -> str:
     whole = TinyCache(int(case.options["head_dim"]), case.format, place, one)
     state = rung.prepare(weights(case, place), one, threads=2)
     count = min(rung.look_ahead(state), 12)
+    sample = LADDERS["sample"].rung("numpy.sample").load()
     for options in _CHOICES if count else ():
         rows = [Row(**options, random=(2 * number + 1 << 64) // (2 * count)) for number in range(count)]
         tokens = [5, *rung.choose(state, SequenceRows([5], 0, one), rows)]
@@ -315,7 +315,7 @@ def _chosen(rung: Any, case: Case, place: str) -> str:
             return f"of {count} tokens {tokens[1:]} were chosen"
         logits = rung.apply(state, [SequenceRows(tokens[:-1], 0, whole, len(tokens) - 1)])
         if options:
-            drawn = [each.token for each in SAMPLE.apply(None, logits, rows[: len(logits)])]
+            drawn = [each.token for each in sample.apply(None, logits, rows[: len(logits)])]
             wrong = sum(map(int.__ne__, drawn, tokens[1:]))
             if wrong > 1:  # the order of sums may have moved one over the end of a token
                 return f"{wrong} of {len(drawn)} tokens were drawn that its logits do not draw"

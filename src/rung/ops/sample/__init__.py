@@ -5,9 +5,10 @@ Contract of every rung's ``impl`` object::
     prepare(*, threads: int) -> State
     apply(state, logits, rows: Sequence[Row]) -> list[Chosen]
 
-``logits`` is f32 [rows, vocabulary] on the CPU and stays as it is; ``rows`` (``rung.ops.sample.rows``) are the settings
-of each. What is chosen of a row does not depend on the other rows, nor on the rung. The order of changes and filters is
-that of transformers (``GenerationMixin._get_logits_processor``); where it has none, that of OpenAI's formula:
+``logits`` is f32 [rows, vocabulary] on the CPU and stays as it is; ``rows`` (``rung.ops.token_choice``) are the
+settings of each. What is chosen of a row does not depend on the other rows, nor on the rung. The order of changes and
+filters is that of transformers (``GenerationMixin._get_logits_processor``); where it has none, that of OpenAI's
+formula:
 
 1. ``bias`` is added to the logits of ``bias_ids``.
 2. ``repeat_penalty`` of the tokens ``said`` (each named once): negative logits are multiplied by it, others divided.

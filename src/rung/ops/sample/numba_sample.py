@@ -15,7 +15,7 @@ from rung.formats.codec import Floats
 from rung.kernels.cpu.parallel import run
 from rung.kernels.cpu.sample.choose import choose_rows, room
 from rung.kernels.cpu.sample.record import ERRORS, REACH, ROW
-from rung.ops.sample.rows import Chosen, Row, chosen
+from rung.ops.token_choice import Chosen, Row, chosen
 
 _PACKED = struct.Struct("<" + "".join({"i": "q", "u": "Q", "f": "d"}[ROW[name].kind] for name in ROW.names or ()))
 #: The fields of a row that the kernel writes, and those that are empty before.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rung.formats.codec import Floats
 from rung.kernels.cpu.sample.record import LN2, LOG2_E, LOWEST_EXPONENT, MASS, MASS_BITS, TAYLOR
-from rung.ops.sample.rows import Chosen, Row, chosen
+from rung.ops.token_choice import Chosen, Row, chosen
 
 _Ids = npt.NDArray[np.int64]
 #: Candidates of top-p that are sorted first; logits whose masses are computed at once, in the processor's cache.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rung.formats.codec import Floats
 from rung.kernels.cpu.sample.record import MASS
-from rung.ops.sample.rows import Chosen, Row, chosen
+from rung.ops.token_choice import Chosen, Row, chosen
 
 
 class Reference:

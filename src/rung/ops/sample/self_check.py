@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rung.core.types import Case, Rung
 from rung.kernels.cpu.sample.record import MASS
 from rung.ops.proof import SEED
-from rung.ops.sample.rows import Row
+from rung.ops.token_choice import Row
 
 VOCABULARY = 4 * 1024 + 83
 #: Draws of each setting.

@@ -17,7 +17,7 @@ from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, SELECTED, TABLE,
 from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
 from rung.ops.decode_step.webgpu.program import SIZES, State
 from rung.ops.decode_step.weights import Weights
-from rung.ops.sample.rows import Row as Settings
+from rung.ops.token_choice import Row as Settings
 
 #: Positions of a block of the cache.
 BLOCK = 64
