@@ -57,7 +57,7 @@ def check(
     offline: bool = False,
     revision: str | None = None,
     trace: bool = False,
-    **asked: Any,
+    **options: Any,
 ) -> Answer:
     """Return whether a model will run, where, in which format, how large and how fast, from its headers alone; no
     torch.
@@ -65,7 +65,7 @@ def check(
     ``devices``, or ``device`` as in ``load`` and ``plan``, are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or
     devices, one or several, by default those of this machine; ``format`` is a format or several;
     ``fits`` asks the whole catalog; ``trace`` builds the modules of a configuration without weights, with torch, and
-    counts a forward pass. ``asked`` are the fields of ``rung.planning.check_result.Question``: ``context batch
+    counts a forward pass. ``options`` are the fields of ``rung.planning.check_result.Question``: ``context batch
     formats training optimizer rank sequence prompt_tokens cache_type``. Raises what ``card`` raises, ``UnknownDevice``,
     ``UnknownFormat``, ``ContextTooLong``, ``UsageError``; with ``trace`` also ``CannotTrace`` and ``SoftwareMissing``.
     """
@@ -90,7 +90,7 @@ def check(
         offline=offline,
         revision=revision,
         trace=trace,
-        **asked,
+        **options,
     )
 
 
@@ -163,7 +163,7 @@ def load(
     """
     from rung.core.shield import import_whole
 
-    made: Model = import_whole("rung.engine.load").load(
+    model: Model = import_whole("rung.engine.load").load(
         str(path_or_name),
         format=format,
         device=device,
@@ -178,4 +178,4 @@ def load(
         prefix_cache=None if prefix_cache is None else str(prefix_cache),
         cache_type=cache_type,
     )
-    return made
+    return model

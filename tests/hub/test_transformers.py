@@ -319,7 +319,7 @@ def test_format_auto_with_a_device_map(tmp_path, device_map):
 )
 def test_format_auto_is_planned_for_the_accelerator_of_a_device_map(device_map, place):
     with rung.simulate("rtx2080ti"):
-        assert quantizer._main_place(device_map) == torch.device(place)
+        assert quantizer._main_device(device_map) == torch.device(place)
 
 
 def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):

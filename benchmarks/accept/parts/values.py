@@ -53,8 +53,10 @@ def _cases(op: str, rung: Rung, target: Target) -> Iterator[Case]:
 
 def _wrong(checked: list[tuple[Rung, Case]], target: Target) -> dict[tuple[Rung, Case], str]:
     """Return what is wrong with each, empty for nothing."""
-    place = torch_name(target.device.id)
-    jobs = [worker.Job.of(_CHECK, rung=rung.to_json(), case=case.to_json(), place=place) for rung, case in checked]
+    location = torch_name(target.device.id)
+    jobs = [
+        worker.Job.of(_CHECK, rung=rung.to_json(), case=case.to_json(), location=location) for rung, case in checked
+    ]
     outcomes = worker.run(jobs, _LIMIT, most_lost=len(jobs))
     reasons = [str(each.value["reason"] if each.ok else each.error)[:300] for each in outcomes]
     return dict(zip(checked, reasons, strict=True))

@@ -62,16 +62,16 @@ def _cuda(abi: int, flags: int, head: bytes) -> str:
             suffix = "a"
     else:
         number = flags >> 8 & 0xFF
-        told = _ASSEMBLED_FOR.search(head)
-        suffix = told[2].decode() if told and int(told[1]) == number else ""
+        match = _ASSEMBLED_FOR.search(head)
+        suffix = match[2].decode() if match and int(match[1]) == number else ""
     return f"sm_{number}{suffix}" if number else ""
 
 
 def _amd(abi: int, flags: int) -> str:
-    place, names = (flags & 0xFF) - _FIRST, _AMD_TARGETS.split()
-    if not 0 <= place < len(names) or names[place] == "?":
+    index, names = (flags & 0xFF) - _FIRST, _AMD_TARGETS.split()
+    if not 0 <= index < len(names) or names[index] == "?":
         return ""
-    target = f"gfx{names[place]}"
+    target = f"gfx{names[index]}"
     if abi >= _SIGNED_ABI:
         for name, shift in (("sramecc", 10), ("xnack", 8)):
             if sign := _SIGNS.get(flags >> shift & 3):

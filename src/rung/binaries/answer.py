@@ -53,9 +53,9 @@ class Answer:
         for library, found in zip(self.libraries, self.judgments, strict=bool(self.device)):
             runs.setdefault(group(library), set()).add(found.runs)
         return tuple(
-            place
-            for place, found in enumerate(self.judgments)
-            if found.runs == "no" and not runs[group(self.libraries[place])] & set(_RUNS)
+            index
+            for index, found in enumerate(self.judgments)
+            if found.runs == "no" and not runs[group(self.libraries[index])] & set(_RUNS)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def _together(libraries: Iterable[Library]) -> tuple[Mapping[str, tuple[str, ...
         if all(item.where == "empty" for item in library.objects):
             continue
         served = serves(library)
-        for kinds, made in zip((CUDA, AMD), found, strict=True):
+        for kinds, images in zip((CUDA, AMD), found, strict=True):
             if library.count(*kinds):
                 key = group(library)
                 own = (name for name in served if name.startswith("gfx") == (kinds is AMD))
-                made[key] = tuple(dict.fromkeys((*made.get(key, ()), *own)))
+                images[key] = tuple(dict.fromkeys((*images.get(key, ()), *own)))
     return found
 
 

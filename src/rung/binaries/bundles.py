@@ -70,23 +70,23 @@ def _names(head: bytes) -> tuple[tuple[Image, ...], int] | None:
     if not head.startswith(PLAIN) or len(head) < 32:
         return None
     (count,) = _COUNT.unpack_from(head, len(PLAIN))
-    place, end = 32, 32
+    start, end = 32, 32
     images = []
     if not 1 <= count <= _MOST_ENTRIES:
         return None
     for _ in range(count):
-        if place + _ENTRY.size > len(head):
+        if start + _ENTRY.size > len(head):
             return None
-        offset, size, length = _ENTRY.unpack_from(head, place)
-        place += _ENTRY.size
-        if length > _LONGEST_NAME or place + length > len(head):
+        offset, size, length = _ENTRY.unpack_from(head, start)
+        start += _ENTRY.size
+        if length > _LONGEST_NAME or start + length > len(head):
             return None
-        name = head[place : place + length].decode("ascii", "replace")
-        place += length
+        name = head[start : start + length].decode("ascii", "replace")
+        start += length
         end = max(end, offset + size)
         if size and (image := image_of(name)):
             images.append(image)
-    return tuple(images), max(end, place)
+    return tuple(images), max(end, start)
 
 
 def image_of(name: str) -> Image | None:

@@ -33,7 +33,10 @@ def related(name: str, packages: Mapping[str, Distribution]) -> tuple[str, ...]:
             if needed in packages and needed not in found:
                 found.append(needed)
                 waiting.append(needed)
-    return (*found, *(other for other, made in packages.items() if other not in found and name in _needs(made)))
+    return (
+        *found,
+        *(other for other, other_package in packages.items() if other not in found and name in _needs(other_package)),
+    )
 
 
 def _needs(package: Distribution) -> list[str]:
@@ -43,12 +46,12 @@ def _needs(package: Distribution) -> list[str]:
 
 def libraries(names: tuple[str, ...], packages: Mapping[str, Distribution], remarks: list[str]) -> Iterator[Library]:
     """The libraries that these packages have installed, one at a time; the same file once."""
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     for name in names:
         unread: list[str] = []
         for file in packages[name].files or ():
             where = Path(str(packages[name].locate_file(file)))
-            if found := file_in_folder(where, str(file), seen, unread):
+            if found := file_in_folder(where, str(file), visited, unread):
                 yield found
         if unread:
             remarks.append(f"{len(unread):,} files that {name} installed cannot be read: {unread[0]}")

@@ -51,23 +51,23 @@ def read(stream: Stream, at: int) -> Found | None:
     if _entry(head[_HEADER.size :]) is None:
         return None
     total = _HEADER.unpack_from(head)[1]
-    place, end = at + _HEADER.size, at + _HEADER.size + total
+    start, end = at + _HEADER.size, at + _HEADER.size + total
     images: list[Image] = []
     full: list[bool] = []
-    while place + _ENTRY.size <= end:
-        entry = _entry(stream.take(place, _ENTRY.size))
-        if entry is None or place + entry.bytes > end:
+    while start + _ENTRY.size <= end:
+        entry = _entry(stream.take(start, _ENTRY.size))
+        if entry is None or start + entry.bytes > end:
             break
         images += entry.images
         full += [entry.full] if any(image.kind == CUBIN for image in entry.images) else []
-        place += entry.bytes
+        start += entry.bytes
     if end > stream.size:
         remark = f"the fatbin at byte {at:,} says that it ends at {end:,}, the file ends at {stream.size:,}"
-    elif place + _ENTRY.size <= end or place == at + _HEADER.size:  # so small that its first entry lies beyond it
-        remark = f"the fatbin at byte {at:,} contradicts itself at byte {place:,}: what follows there was not read"
+    elif start + _ENTRY.size <= end or start == at + _HEADER.size:  # so small that its first entry lies beyond it
+        remark = f"the fatbin at byte {at:,} contradicts itself at byte {start:,}: what follows there was not read"
     else:
         return Found(tuple(sorted(images)), end, empty=bool(full) and not any(full))
-    return Found(tuple(sorted(images)), min(place, stream.size), remark)
+    return Found(tuple(sorted(images)), min(start, stream.size), remark)
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,10 @@ def _elf(head: bytes) -> Head:
     programs, sections, (size, count, section_size, section_count) = *fields[4:6], fields[8:]
     code, needs, end = [], "", max(64, programs + size * count, sections + section_size * section_count)
     for number in range(count):
-        place = programs + number * size
-        if size < _PROGRAM.size or place + _PROGRAM.size > len(head):
+        entry = programs + number * size
+        if size < _PROGRAM.size or entry + _PROGRAM.size > len(head):
             break
-        kind, flags, offset, _, _, length, _, _ = _PROGRAM.unpack_from(head, place)
+        kind, flags, offset, _, _, length, _, _ = _PROGRAM.unpack_from(head, entry)
         if kind == _LOAD:
             end = max(end, offset + length)
             if flags & _EXECUTABLE:
@@ -97,13 +97,13 @@ def _needed(note: bytes) -> str:
     """The level of x86-64 that a property note demands, empty when none; a note of other things is passed over."""
     if len(note) < 16 or note[12:16] != b"GNU\0":
         return ""
-    place = 16
-    while place + 8 <= len(note):
-        kind, length = struct.unpack_from("<II", note, place)
-        if kind == _ISA_NEEDED and place + 12 <= len(note):
-            (bits,) = struct.unpack_from("<I", note, place + 8)
+    offset = 16
+    while offset + 8 <= len(note):
+        kind, length = struct.unpack_from("<II", note, offset)
+        if kind == _ISA_NEEDED and offset + 12 <= len(note):
+            (bits,) = struct.unpack_from("<I", note, offset + 8)
             return next((level for bit, level in _LEVELS.items() if bits & bit), "")
-        place += 8 + (length + 7) // 8 * 8
+        offset += 8 + (length + 7) // 8 * 8
     return ""
 
 
@@ -117,10 +117,10 @@ def _pe(head: bytes) -> Head | None:
     optional, characteristics = struct.unpack_from("<HH", head, start + 20)
     code, end = [], start + 24 + optional + sections * _PE_SECTION.size
     for number in range(sections):
-        place = start + 24 + optional + number * _PE_SECTION.size
-        if place + _PE_SECTION.size > len(head):
+        entry = start + 24 + optional + number * _PE_SECTION.size
+        if entry + _PE_SECTION.size > len(head):
             break
-        _, _, _, length, offset, _, _, _, _, flags = _PE_SECTION.unpack_from(head, place)
+        _, _, _, length, offset, _, _, _, _, flags = _PE_SECTION.unpack_from(head, entry)
         end = max(end, offset + length)
         if flags & _PE_CODE:
             code.append((offset, offset + length))
@@ -131,9 +131,9 @@ def _pe(head: bytes) -> Head | None:
 def _mach(head: bytes) -> Head:
     machine, _, _, commands, length = struct.unpack_from("<IIIII", head, 4)
     code, end = [], 32 + length
-    for kind, place in _commands(head, commands):
-        if kind == _MACH_SEGMENT and place + 72 <= len(head):
-            offset, length, _, rights = struct.unpack_from("<QQII", head, place + 40)
+    for kind, command in _commands(head, commands):
+        if kind == _MACH_SEGMENT and command + 72 <= len(head):
+            offset, length, _, rights = struct.unpack_from("<QQII", head, command + 40)
             end = max(end, offset + length)
             if rights & 4:
                 code.append((offset, offset + length))
@@ -142,13 +142,13 @@ def _mach(head: bytes) -> Head:
 
 def _commands(head: bytes, count: int) -> Iterator[tuple[int, int]]:
     """The kind and the place of each load command."""
-    place = 32
+    offset = 32
     for _ in range(count):
-        if place + 8 > len(head):
+        if offset + 8 > len(head):
             return
-        kind, length = struct.unpack_from("<II", head, place)
-        yield kind, place
-        place += max(length, 8)
+        kind, length = struct.unpack_from("<II", head, offset)
+        yield kind, offset
+        offset += max(length, 8)
 
 
 def _fat(head: bytes) -> Head | None:

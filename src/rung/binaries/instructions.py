@@ -33,7 +33,7 @@ class Watch:
 
     def __init__(self, code: Sequence[tuple[int, int]]) -> None:
         self._code = code
-        self._seen: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._pieces = 0
         self._every = max(1, -(-sum(end - start for start, end in code) // _BUDGET))
         self.looked_at = 0
@@ -49,11 +49,11 @@ class Watch:
     def _look(self, part: bytes) -> None:
         self.looked_at += len(part)
         for name, signs in _SIGNS.items():
-            self._seen[name] += sum(part.count(sign) for sign in signs)
+            self._counts[name] += sum(part.count(sign) for sign in signs)
 
     def holds(self) -> tuple[str, ...]:
         """The sets that were seen."""
-        return tuple(name for name, signs in _SIGNS.items() if self._seen[name] >= self._threshold(signs))
+        return tuple(name for name, signs in _SIGNS.items() if self._counts[name] >= self._threshold(signs))
 
     def _threshold(self, signs: Sequence[bytes]) -> float:
         by_chance = self.looked_at * sum(256.0 ** -len(sign) for sign in signs)

@@ -180,11 +180,11 @@ def _objects(library: Library, kinds: Sequence[str], choose: Callable[[Sequence[
 def _reason(found: _Objects, where: str) -> str:
     """Why it runs only in part, only after compiling, or not at all; empty when all is well."""
     if not found.fit:
-        return f"nothing for {where}: it holds {_held((*found.plain, *found.special))}"
+        return f"nothing for {where}: it holds {_carried((*found.plain, *found.special))}"
     if found.plain:
         left = sum(item.count for item in found.plain)
         holds = "holds" if left == 1 else "hold"
-        return f"{count(left, 'object')} of {found.objects:,} {holds} nothing for {where}, only {_held(found.plain)}"
+        return f"{count(left, 'object')} of {found.objects:,} {holds} nothing for {where}, only {_carried(found.plain)}"
     compiled = sum(number for image, number in found.chosen if image.kind in (PTX, SPIRV))
     if compiled:
         names = " ".join(targets(image.target for image, _ in found.chosen if image.kind in (PTX, SPIRV)))
@@ -193,7 +193,7 @@ def _reason(found: _Objects, where: str) -> str:
     return ""
 
 
-def _held(objects: Iterable[Object]) -> str:
+def _carried(objects: Iterable[Object]) -> str:
     return " ".join(targets(image.target for item in objects for image in item.images))
 
 
@@ -209,9 +209,9 @@ def _cpu(code: CpuCode | None, device: Device) -> Judgment:
         return Judgment("none", "no code for a processor")
     if device.arch not in code.machine.split(" + "):
         return Judgment("no", f"it is for {code.machine}, the processor is {device.arch}")
-    wanted = _LEVELS.get(code.needs, "")
-    if wanted and device.capability(wanted).level is Level.ABSENT:
-        return Judgment("no", f"it asks for {code.needs} and the processor has no {wanted.removeprefix('isa.')}")
+    needed = _LEVELS.get(code.needs, "")
+    if needed and device.capability(needed).level is Level.ABSENT:
+        return Judgment("no", f"it asks for {code.needs} and the processor has no {needed.removeprefix('isa.')}")
     lacks = [name for name in code.holds if device.capability(f"isa.{name}").level is Level.ABSENT]
     if lacks:
         return Judgment(

@@ -111,7 +111,7 @@ def _read(name: str, file: BinaryIO, size: int, first: bytes) -> Library:
 def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]) -> Iterator[Library]:
     left = _RATIO * size + _ALLOWANCE
     outside = 0
-    wanted, archives = [], []
+    kept, archives = [], []
     for member in archive.infolist():
         outside += _leads_out(member.filename)
         if member.filename.lower().endswith(_ARCHIVES):
@@ -125,8 +125,8 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]
                 f" {as_size(_RATIO * size + _ALLOWANCE)}; {printable(member.filename)} and what follows it was not read"
             )
             break
-        wanted.append(member)
-    yield from _inflated(archive, wanted)
+        kept.append(member)
+    yield from _inflated(archive, kept)
     _name_archives(archives, remarks)
     if outside:
         lead = "leads" if outside == 1 else "lead"
@@ -183,7 +183,7 @@ class _Stoppable:
 
 
 def _folder(path: Path, remarks: list[str]) -> Iterator[Library]:
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     unread: list[str] = []
     archives: list[str] = []
     for folder, folders, names in os.walk(path, onerror=lambda error: unread.append(str(error.filename))):
@@ -193,7 +193,7 @@ def _folder(path: Path, remarks: list[str]) -> Iterator[Library]:
             shown = printable(str(file.relative_to(path)))
             if name.lower().endswith(_ARCHIVES):
                 archives.append(shown)
-            elif found := file_in_folder(file, shown, seen, unread):
+            elif found := file_in_folder(file, shown, visited, unread):
                 yield found
     _name_archives(archives, remarks)
     if unread:
@@ -201,15 +201,15 @@ def _folder(path: Path, remarks: list[str]) -> Iterator[Library]:
         remarks.append(f"{len(unread):,} {what} cannot be read: {', '.join(unread[:_SHOWN])}")
 
 
-def file_in_folder(file: Path, name: str, seen: set[tuple[int, int]], unread: list[str]) -> Library | None:
-    """The library in one file of many, None when it is none or was ``seen`` under another name."""
+def file_in_folder(file: Path, name: str, visited: set[tuple[int, int]], unread: list[str]) -> Library | None:
+    """The library in one file of many, None when it is none or was ``visited`` under another name."""
     if _plain(name):
         return None
     try:
         state = file.stat()
-        if not stat.S_ISREG(state.st_mode) or (state.st_dev, state.st_ino) in seen:
+        if not stat.S_ISREG(state.st_mode) or (state.st_dev, state.st_ino) in visited:
             return None
-        seen.add((state.st_dev, state.st_ino))
+        visited.add((state.st_dev, state.st_ino))
         with open(file, "rb") as opened:
             first = opened.read(heads.SIZE)
             if not scan.known(first):

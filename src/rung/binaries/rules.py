@@ -66,8 +66,8 @@ def choose_amd(images: Sequence[Image], device: str) -> Image | None:
     name, *modes = device.split(":")
     best: tuple[int, Image] | None = None
     for image in images:
-        target, *asked = image.target.split(":")
-        if any(mode[:-1] == ask[:-1] and mode != ask for ask in asked for mode in modes):
+        target, *features = image.target.split(":")
+        if any(mode[:-1] == ask[:-1] and mode != ask for ask in features for mode in modes):
             continue
         rank = 3 if target == name else 2 if name in _GENERIC.get(target, "").split() else int(image.kind == SPIRV)
         if rank and image.kind in (CODE_OBJECT, SPIRV) and (best is None or rank > best[0]):

@@ -58,13 +58,13 @@ def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> 
         table(offset, piece)
 
     stream = Stream(file, size, seeks=seeks, begun=first, watch=watch)
-    places, remarks = _walk(stream)
+    positions, remarks = _walk(stream)
     registered = table.fatbins()
     found: Counter[tuple[str, tuple[Image, ...]]] = Counter()
-    for (where, images), offsets in places.items():
+    for (where, images), offsets in positions.items():
         outside = sum(not _within(offset, registered) for offset in offsets) if where in IN_FATBINS else 0
         found.update({(where, images): len(offsets) - outside, ("data", images): outside})
-    if not places:
+    if not positions:
         found.update(_without_marks(name, first))
     if head and head.end > size:
         remarks.insert(0, f"it is cut off: {head.end:,} bytes by its own account, {size:,} are there")
@@ -80,24 +80,24 @@ def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> 
 
 def _walk(stream: Stream) -> tuple[dict[tuple[str, tuple[Image, ...]], array[int]], list[str]]:
     """Where the objects lie, by kind and images, and what is wrong with them."""
-    places: dict[tuple[str, tuple[Image, ...]], array[int]] = {}
+    positions: dict[tuple[str, tuple[Image, ...]], array[int]] = {}
     remarks: list[str] = []
     at = broken = 0
-    while (hit := stream.find(_READERS, at)) and len(places) < _MOST_OBJECTS:
+    while (hit := stream.find(_READERS, at)) and len(positions) < _MOST_OBJECTS:
         where, reader = _READERS[hit[1]]
         read = reader(stream, hit[0])
         at = max(read.end, hit[0] + 1) if read else hit[0] + 1
         if read and read.images:
             where = "empty" if read.empty else where
-            places.setdefault((where, read.images), array("Q")).append(hit[0])
+            positions.setdefault((where, read.images), array("Q")).append(hit[0])
         if read and read.remark:
             broken += 1
             remarks += [read.remark] if broken <= _MOST_REMARKS else []
     if broken > _MOST_REMARKS:
         remarks.append(f"and {broken - _MOST_REMARKS:,} more of the kind")
-    if len(places) >= _MOST_OBJECTS:
+    if len(positions) >= _MOST_OBJECTS:
         remarks.append(f"it holds more than {_MOST_OBJECTS:,} different objects: the rest was not read")
-    return places, remarks
+    return positions, remarks
 
 
 def _within(offset: int, ranges: list[tuple[int, int]] | None) -> bool:

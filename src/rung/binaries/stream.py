@@ -41,12 +41,12 @@ class Stream:
 
     def find(self, markers: Iterable[bytes], at: int) -> tuple[int, bytes] | None:
         """Where the first of the markers stands from ``at`` on, and which it is; None when there is no more."""
-        wanted = tuple(markers)
-        longest = max(len(marker) for marker in wanted)
+        needles = tuple(markers)
+        longest = max(len(marker) for marker in needles)
         while True:
             self._reach(at, CHUNK)
             end = self._base + len(self._kept)
-            found = min((self._position(marker, at, end), marker) for marker in wanted)
+            found = min((self._position(marker, at, end), marker) for marker in needles)
             if found[0] < end:
                 return found
             if self._ended:
@@ -56,8 +56,8 @@ class Stream:
     def _position(self, marker: bytes, at: int, end: int) -> int:
         known = self._next.get(marker, -1)
         if known < at:
-            place = self._kept.find(marker, max(0, at - self._base))
-            known = self._next[marker] = end if place < 0 else self._base + place
+            position = self._kept.find(marker, max(0, at - self._base))
+            known = self._next[marker] = end if position < 0 else self._base + position
         return known
 
     def _reach(self, at: int, count: int) -> None:

@@ -61,20 +61,20 @@ def _by_library(library: ctypes.CDLL, data: bytes, count: int) -> bytes:
     library.ZSTD_decompressStream.restype = ctypes.c_size_t
     library.ZSTD_getErrorName.restype = ctypes.c_char_p
     room = ctypes.create_string_buffer(count)
-    given = _Buffer(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data), 0)
-    made = _Buffer(ctypes.cast(room, ctypes.c_void_p), count, 0)
+    source = _Buffer(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data), 0)
+    output = _Buffer(ctypes.cast(room, ctypes.c_void_p), count, 0)
     context = ctypes.c_void_p(library.ZSTD_createDCtx())
     try:
-        while given.used < given.size and made.used < made.size:
-            before = given.used, made.used
-            status = ctypes.c_size_t(library.ZSTD_decompressStream(context, ctypes.byref(made), ctypes.byref(given)))
+        while source.used < source.size and output.used < output.size:
+            before = source.used, output.used
+            status = ctypes.c_size_t(library.ZSTD_decompressStream(context, ctypes.byref(output), ctypes.byref(source)))
             if library.ZSTD_isError(status):
                 raise CannotUnpack(f"its zstd data is broken: {library.ZSTD_getErrorName(status).decode()}")
-            if status.value == 0 or before == (given.used, made.used):
+            if status.value == 0 or before == (source.used, output.used):
                 break
     finally:
         library.ZSTD_freeDCtx(context)
-    return room.raw[: made.used]
+    return room.raw[: output.used]
 
 
 def _by_nobody(data: bytes, count: int) -> bytes:

@@ -89,8 +89,8 @@ def licenses(packages: Sequence[Package], model: str, others: Sequence[tuple[str
     texts."""
     texts = [("The model", model), (f"rung {__version__}: Apache-2.0", own_license())]
     texts += [(f"{each.name} {each.version}: {each.license}", "\n\n".join(each.license_texts())) for each in packages]
-    for path, place in own_files():
+    for path, source in own_files():
         if path.name.startswith("LICENSE"):
-            texts.append((f"{path.parent.name}/{path.name} of the page", place.read_text("utf-8")))
+            texts.append((f"{path.parent.name}/{path.name} of the page", source.read_text("utf-8")))
     texts += others
     return "\n\n".join(f"{_RULE}\n{title}\n{_RULE}\n\n{text.strip()}" for title, text in texts) + "\n"

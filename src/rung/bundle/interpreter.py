@@ -123,7 +123,7 @@ def _standard(library: Path) -> list[Path]:
 def license_texts(members: Sequence[Member]) -> list[tuple[str, str]]:
     """Return the license of Python and those of its libraries, with their titles."""
     library = Path(os.__file__).parent
-    places = [library / "LICENSE.txt", copyright_of(library / "os.py")]
-    text = next((path.read_text("utf-8", "replace") for path in places if path and path.is_file()), "")
+    paths = [library / "LICENSE.txt", copyright_of(library / "os.py")]
+    text = next((path.read_text("utf-8", "replace") for path in paths if path and path.is_file()), "")
     shared = [path for name, path in members if name.parent == PurePosixPath("lib")]
     return [(f"Python {sys.version.split()[0]}", text), *library_licenses(shared)]

@@ -31,11 +31,11 @@ def shared_libraries(objects: Sequence[Path]) -> dict[str, Path]:
 
 def library_licenses(libraries: Iterable[Path]) -> list[tuple[str, str]]:
     """Return the licenses of libraries, as the system has them, with their titles."""
-    places = {path: copyright_of(path) for path in libraries}
+    licenses = {path: copyright_of(path) for path in libraries}
     return [
-        (f"{path.name}, a library of the system", place.read_text("utf-8", "replace"))
-        for path, place in places.items()
-        if place is not None
+        (f"{path.name}, a library of the system", license.read_text("utf-8", "replace"))
+        for path, license in licenses.items()
+        if license is not None
     ]
 
 
@@ -46,7 +46,7 @@ def copyright_of(path: Path) -> Path | None:
     for name in (str(path), os.path.realpath(path), os.path.realpath(path).removeprefix("/usr")):
         said = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False).stdout
         package = said.partition(": ")[0].partition(":")[0]
-        place = Path("/usr/share/doc", package, "copyright")
-        if package and place.is_file():
-            return place
+        source = Path("/usr/share/doc", package, "copyright")
+        if package and source.is_file():
+            return source
     return None

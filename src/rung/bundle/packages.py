@@ -52,9 +52,9 @@ class Package:
         """Yield the files that travel: their paths below a folder of packages, and where they are."""
         for file in self.distribution.files or ():
             kept = file.suffix not in _LEFT_OUT and not {"..", "tests", "__pycache__"} & set(file.parts)
-            place = Path(str(self.distribution.locate_file(file)))
-            if kept and place.is_file():
-                yield PurePosixPath(file), place
+            path = Path(str(self.distribution.locate_file(file)))
+            if kept and path.is_file():
+                yield PurePosixPath(file), path
 
     @cached_property
     def license(self) -> str:
@@ -66,8 +66,8 @@ class Package:
 
     def license_texts(self) -> list[str]:
         """Return the texts of its licenses. Some wheels of Apache's license have none: it is rung's own."""
-        found = [place for path, place in self.files() if _LICENSE.search(path.name) and path.suffix != ".py"]
-        texts = [place.read_text("utf-8", "replace") for place in sorted(found)]
+        found = [file for path, file in self.files() if _LICENSE.search(path.name) and path.suffix != ".py"]
+        texts = [file.read_text("utf-8", "replace") for file in sorted(found)]
         return texts or ([own_license()] if "apache" in self.license.lower() else [])
 
 
@@ -82,10 +82,10 @@ def own_license() -> str:
 
 def own_files() -> Iterator[tuple[PurePosixPath, Path]]:
     """Yield the files of rung that travel: their paths below a folder of packages, and where they are."""
-    for place in sorted(PACKAGE.rglob("*")):
-        path = place.relative_to(PACKAGE.parent)
-        if place.is_file() and place.suffix not in (".pyc", ".gguf") and "__pycache__" not in path.parts:
-            yield PurePosixPath(path.as_posix()), place
+    for file in sorted(PACKAGE.rglob("*")):
+        path = file.relative_to(PACKAGE.parent)
+        if file.is_file() and file.suffix not in (".pyc", ".gguf") and "__pycache__" not in path.parts:
+            yield PurePosixPath(path.as_posix()), file
 
 
 def needed() -> list[Package]:

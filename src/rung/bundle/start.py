@@ -93,14 +93,14 @@ def use_ready(bundle, settings):
     if settings["ready"] is None:
         return []
     folder = unpack(bundle, settings, "ready")
-    place = os.path.join(cache(settings["cache"]), "kernels")
+    kernels = os.path.join(cache(settings["cache"]), "kernels")
     for name in os.listdir(os.path.join(folder, "kernels")):
-        if not os.path.isdir(os.path.join(place, name)):
+        if not os.path.isdir(os.path.join(kernels, name)):
             temporary = tempfile.mkdtemp(prefix=".", dir=os.path.join(cache(settings["cache"]), "bundles"))
             with contextlib.suppress(OSError):  # without them kernels are compiled
-                os.makedirs(place, exist_ok=True)
+                os.makedirs(kernels, exist_ok=True)
                 shutil.copytree(os.path.join(folder, "kernels", name), temporary, dirs_exist_ok=True)
-                os.rename(temporary, os.path.join(place, name))
+                os.rename(temporary, os.path.join(kernels, name))
             shutil.rmtree(temporary, ignore_errors=True)
     if not settings["ready"]["prefix_bytes"]:
         return []
@@ -182,20 +182,22 @@ def main():
     loader = globals()["__loader__"]
     bundle = os.path.abspath(loader.archive)
     settings = json.loads(loader.get_data(os.path.join(loader.archive, "bundle.json")))
-    given = sys.argv[1:]
-    if given[:1] in (["-h"], ["--help"], ["help"]):
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["-h"], ["--help"], ["help"]):
         print(USAGE.format(file=os.path.basename(bundle), **settings))
         return
-    if given[:1] == ["licenses"]:
+    if arguments[:1] == ["licenses"]:
         print(loader.get_data(os.path.join(loader.archive, "LICENSES.txt")).decode())
         return
-    command, given = (given[0], given[1:]) if given[:1] and given[0] in COMMANDS else ("serve", given)
-    if command == "serve" and given[:1] and not given[0].startswith("-"):
+    command, arguments = (
+        (arguments[0], arguments[1:]) if arguments[:1] and arguments[0] in COMMANDS else ("serve", arguments)
+    )
+    if command == "serve" and arguments[:1] and not arguments[0].startswith("-"):
         sys.exit(USAGE.format(file=os.path.basename(bundle), **settings))
     folder = unpack(bundle, settings, "packages")
     need_libraries(folder, settings["libraries"])
     set_path(folder, settings)
-    sys.argv[:] = ["rung", command, bundle] + settings["options"][command] + use_ready(bundle, settings) + given
+    sys.argv[:] = ["rung", command, bundle] + settings["options"][command] + use_ready(bundle, settings) + arguments
     runpy.run_module("rung", run_name="__main__")
 
 

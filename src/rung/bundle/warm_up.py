@@ -67,13 +67,13 @@ def warm_up(
 
 def _linked(packages: Sequence[Package], folder: Path) -> Path:
     """Make a folder of links to rung and packages, so that nothing else is found; return it."""
-    places = {"rung": PACKAGE}
+    folders = {"rung": PACKAGE}
     for package in packages:
         for name in {path.parts[0] for path, _ in package.files()}:
-            places[name] = Path(str(package.distribution.locate_file(name)))
+            folders[name] = Path(str(package.distribution.locate_file(name)))
     folder.mkdir()
-    for name, place in places.items():
-        (folder / name).symlink_to(place.absolute(), place.is_dir())
+    for name, origin in folders.items():
+        (folder / name).symlink_to(origin.absolute(), origin.is_dir())
     return folder
 
 

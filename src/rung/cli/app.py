@@ -22,20 +22,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # what a terminal's alphabet lacks, and names that are no text
             stream.reconfigure(errors="replace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    own = given.index("--") if "--" in given else len(given)  # behind it another program's arguments may stand
-    debug = "--debug" in given[:own]
-    given = [argument for argument in given[:own] if argument != "--debug"] + given[own:]
-    cli.typed = ("rung", *given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own = words.index("--") if "--" in words else len(words)  # behind it another program's arguments may stand
+    debug = "--debug" in words[:own]
+    words = [argument for argument in words[:own] if argument != "--debug"] + words[own:]
+    cli.typed = ("rung", *words)
     try:
         interpreter.require_supported(sys.byteorder)
-        interrupts.listen(watch=arguments is None and given[:1] != ["exec"])  # what exec runs hears it itself
-        if given[:1] == ["exec"]:
-            _execute(given[1:])
+        interrupts.listen(watch=arguments is None and words[:1] != ["exec"])  # what exec runs hears it itself
+        if words[:1] == ["exec"]:
+            _execute(words[1:])
         from rung.core.settings import DEBUG
 
         debug = debug or DEBUG.read()
-        _run(given)
+        _run(words)
     except KeyboardInterrupt:
         interrupts.stop()
     except SystemExit as ended:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             interrupts.stop()
         if debug:
             raise
-        code = _report(error, json="--json" in given[:own])
+        code = _report(error, json="--json" in words[:own])
         if _no_room(error):
             _discard()
         sys.exit(code)
@@ -87,17 +87,17 @@ def _no_room(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _execute(given: list[str]) -> None:
+def _execute(arguments: list[str]) -> None:
     """``rung exec``, past typer; comes back where that has to answer."""
     from rung.cli.executing import execute, understood
 
-    asked = understood(given)
-    if asked is not None:
-        sys.exit(execute(*asked))
+    understood_arguments = understood(arguments)
+    if understood_arguments is not None:
+        sys.exit(execute(*understood_arguments))
 
 
-def _run(given: list[str]) -> None:
-    if not given:
+def _run(arguments: list[str]) -> None:
+    if not arguments:
         from rung.cli.views import front_door
 
         front_door.show()
@@ -105,12 +105,12 @@ def _run(given: list[str]) -> None:
     from rung.cli.commands import Passed, command_line
     from rung.core.settings import CPU_LEVEL
 
-    if CPU_LEVEL.read() and not given[0].startswith("-"):
+    if CPU_LEVEL.read() and not arguments[0].startswith("-"):
         from rung.kernels.cpu.target import check_limit
 
         check_limit()
     try:
-        command_line(given)(given)
+        command_line(arguments)(arguments)
         return
     except Passed as passed:
         error = passed.error

@@ -12,9 +12,9 @@ from rung.planning.answers.recommend import recommend
 from rung.planning.check_result import Question
 
 
-def refuse_options(given: Mapping[str, object]) -> None:
+def refuse_options(options: Mapping[str, object]) -> None:
     """Raise ``UsageError`` for an option that asks about one model."""
-    for option, value in given.items():
+    for option, value in options.items():
         if value:
             raise UsageError(
                 f"{option} asks about a model, and none is named.",

@@ -58,8 +58,8 @@ def check(
     from rung.splats.planning import check
     from rung.splats.scenes import scene
 
-    for name, given in (("--trace", trace), ("--revision", revision)):
-        if given:
+    for name, value in (("--trace", trace), ("--revision", revision)):
+        if value:
             raise UsageError(
                 f"{name} is about models; {path} is a scene.", (), [f"leave {name} out"], code="option-without-effect"
             )
@@ -75,16 +75,16 @@ def table(shown: Sequence[Any], answer: Answer) -> list[str]:
 def _row(choice: SplatChoice, device: str) -> tuple[str, ...]:
     from rung.core.text import duration, size
 
-    made = choice.plan
+    plan = choice.plan
     return (
         choice.format,
         device,
-        f"{made.width} x {made.height}",
-        f"{made.splats:,}",
-        size(made.peak),
+        f"{plan.width} x {plan.height}",
+        f"{plan.splats:,}",
+        size(plan.peak),
         size(choice.free),
         choice.level,
-        f"{made.steps_per_second:.3g}" if choice.verdict else "",
-        duration(made.seconds) if choice.verdict else "",
+        f"{plan.steps_per_second:.3g}" if choice.verdict else "",
+        duration(plan.seconds) if choice.verdict else "",
         choice.verdict.reason,
     )

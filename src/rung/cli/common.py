@@ -99,4 +99,4 @@ def part_lines(plan: Plan) -> list[str]:
     roles: dict[tuple[str, str], list[str]] = {}
     for part in plan.parts:
         roles.setdefault((part.format, part.reason), []).append(part.role)
-    return [f"  {name}: {' '.join(held)}" + (f" ({why})" if why else "") for (name, why), held in roles.items()]
+    return [f"  {name}: {' '.join(parts)}" + (f" ({why})" if why else "") for (name, why), parts in roles.items()]

@@ -29,9 +29,9 @@ def is_pipeline(model: str, offline: bool) -> bool:
     """Return whether it is a pipeline of diffusers, here or on the hub, which is not asked ``offline``."""
     from rung.models.lookup import find_outline
 
-    place = Path(model).expanduser()
-    if place.exists():
-        return (place / INDEX).is_file() or place.name == INDEX
+    path = Path(model).expanduser()
+    if path.exists():
+        return (path / INDEX).is_file() or path.name == INDEX
     return model.count("/") == 1 and find_outline(model, offline=offline).kind == "pipeline"
 
 
@@ -48,23 +48,23 @@ def pipelines(
         pictures.check_destination(picture, 1)
     chosen = device_named(device)
     rows: Rows = []
-    seen = {}
+    results = {}
     for name in dict.fromkeys((against, *formats)):
         if not rows:  # what is imported, compiled and read from the disk for the first time is no format's
             list(Pipeline(folder, chosen, memory=memory, format=name).make([Settings(**{**settings, "steps": 1})]))
-        (made,) = Pipeline(folder, chosen, memory=memory, format=name).make([Settings(**settings)])
-        seen[name] = made.frames
+        (output,) = Pipeline(folder, chosen, memory=memory, format=name).make([Settings(**settings)])
+        results[name] = output.frames
         rows.append(
             {
                 "format": name,
-                "memory": made.plan.most,
-                "seconds": round(made.seconds, 2),
-                "PSNR dB": metrics.psnr(made.frames, seen[against]),
-                "SSIM": metrics.ssim(made.frames, seen[against]),
+                "memory": output.plan.most,
+                "seconds": round(output.seconds, 2),
+                "PSNR dB": metrics.psnr(output.frames, results[against]),
+                "SSIM": metrics.ssim(output.frames, results[against]),
             }
         )
     if picture is not None:
-        pictures.sheet(picture, seen)
+        pictures.sheet(picture, results)
     return rows
 
 

@@ -31,26 +31,26 @@ _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 _ENDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 
-def understood(given: list[str]) -> tuple[dict[str, str], list[str]] | None:
+def understood(arguments: list[str]) -> tuple[dict[str, str], list[str]] | None:
     """Settings and command of ``exec``'s arguments; None when typer has to answer: help, or a wrong question."""
     settings: dict[str, str] = {}
-    while given and given[0].startswith("--") and given[0] != "--":
-        name, equals, value = given[0].partition("=")
-        given = given[1:]
+    while arguments and arguments[0].startswith("--") and arguments[0] != "--":
+        name, equals, value = arguments[0].partition("=")
+        arguments = arguments[1:]
         if name == "--strict" and not equals:
             settings["strict"] = "yes"
             continue
-        if name not in _VALUED or not (equals or given):
+        if name not in _VALUED or not (equals or arguments):
             return None
         if not equals:
-            value, given = given[0], given[1:]
+            value, arguments = arguments[0], arguments[1:]
         if name == "--defect":
             settings["defects"] = "\t".join(filter(None, [settings.get("defects"), value]))
         else:
             settings[name[2:]] = value
-    if len(given) < 2 or given[0] != "--":
+    if len(arguments) < 2 or arguments[0] != "--":
         return None
-    return settings, given[1:]
+    return settings, arguments[1:]
 
 
 def execute(settings: dict[str, str], command: list[str]) -> int:

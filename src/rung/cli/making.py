@@ -89,9 +89,9 @@ def make(
             code="input-empty",
         )
     common = Settings(prompt=prompt or "", **settings)
-    wanted = [Job(common, out)] if batch is None else jobs(batch, common, out)
-    place = Path(model).expanduser()
-    whose = {"model": str(place.resolve()) if place.exists() else model, "revision": revision}
+    requested = [Job(common, out)] if batch is None else jobs(batch, common, out)
+    path = Path(model).expanduser()
+    whose = {"model": str(path.resolve()) if path.exists() else model, "revision": revision}
     done = Done(out, {**whose, "format": format, "fps": fps})
     if batch is not None and batch.resolve() == done.path.resolve():
         raise UsageError(
@@ -100,17 +100,17 @@ def make(
             ["give --out or the file another name"],
             code="output-exists",
         )
-    left = wanted if batch is None else done.left(wanted)
+    left = requested if batch is None else done.left(requested)
     for job in () if plan else left:
         moving = command == "video" and job.out.suffix.lower() != ".png"
         pictures.check_destination(job.out, job.settings.frames or (2 if moving else 1))
     folder = opened(model, offline, revision, quiet or json)
     with simulated(device, software) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
         if plan:
-            _show_plan(pipeline.plan(*(job.settings for job in wanted)), pipeline.device, json)
+            _show_plan(pipeline.plan(*(job.settings for job in requested)), pipeline.device, json)
             return
-        if len(left) < len(wanted) and not quiet:
-            note(f"{len(wanted) - len(left)} of {len(wanted)} are done already")
+        if len(left) < len(requested) and not quiet:
+            note(f"{len(requested) - len(left)} of {len(requested)} are done already")
         _make(pipeline, left, done if batch else None, fps, quiet, json)
 
 
@@ -124,12 +124,12 @@ def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Fold
     process_memory.need_software()
     process_memory.keep_heap_whole()
 
-    def place(weights: bool) -> Path:
+    def fetched(weights: bool) -> Path:
         with bar(quiet) as progress:
             return folder_of(model, offline=offline, revision=revision, weights=weights, progress=progress.update)
 
     here = Path(model).expanduser().exists()
-    return Folder(place(weights=here), None if here else lambda: place(weights=True))
+    return Folder(fetched(weights=here), None if here else lambda: fetched(weights=True))
 
 
 @contextlib.contextmanager
@@ -148,10 +148,10 @@ def _pipeline(
 
     watcher = Watcher(
         progress=reading.update,
-        steps=lambda made, total: denoising.update("denoising", made, total),
+        steps=lambda done, total: denoising.update("denoising", done, total),
         step=lambda step: said(step_line(step)),
         note=said,
-        plan=lambda made: said("\n".join(plan_lines(made, chosen))),
+        plan=lambda done: said("\n".join(plan_lines(done, chosen))),
     )
     with reading, denoising:
         yield Pipeline(folder, chosen, memory=memory, format=format, watcher=watcher)
@@ -173,8 +173,8 @@ def device_named(name: str | None) -> Device:
             if one.kind != "cpu" and one.torch_computes and one.capability("matmul.f32").level.value != "absent"
         ]
         return (able or [one for one in here if one.kind == "cpu"])[0]
-    asked = select_device(name)
-    return next((one for one in here if one.id == asked.id), asked)
+    groups = select_device(name)
+    return next((one for one in here if one.id == groups.id), groups)
 
 
 def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: bool, json: bool) -> None:
@@ -182,30 +182,30 @@ def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: boo
     from rung.measure import pictures
 
     results = []
-    for job, made in zip(left, pipeline.make([job.settings for job in left]), strict=True) if left else []:
-        pictures.write(job.out, made.frames, fps, {"model": pipeline.folder.place.name, **job.settings.chosen()})
+    for job, output in zip(left, pipeline.make([job.settings for job in left]), strict=True) if left else []:
+        pictures.write(job.out, output.frames, fps, {"model": pipeline.folder.place.name, **job.settings.chosen()})
         if done is not None:
             done.add(job)
-        results.append(_result(job, made, pipeline.device))
+        results.append(_result(job, output, pipeline.device))
         if not quiet and not json:
             print(summary(results[-1]))
     if json:
         print_json(results)
 
 
-def _result(job: Job, made: Generated, device: Device) -> dict[str, Any]:
-    count, height, width, _ = made.frames.shape
+def _result(job: Job, output: Generated, device: Device) -> dict[str, Any]:
+    count, height, width, _ = output.frames.shape
     return {
         "file": str(job.out),
         "frames": count,
         "width": width,
         "height": height,
-        "seconds": round(made.seconds, 2),
-        "phase_seconds": {phase: round(spent, 2) for phase, spent in made.phases.items()},
+        "seconds": round(output.seconds, 2),
+        "phase_seconds": {phase: round(spent, 2) for phase, spent in output.phases.items()},
         "settings": job.settings.chosen(),
-        "plan": made.plan.to_json(),
-        "predicted_bytes": made.plan.most,
-        "peak_bytes": made.peak,
+        "plan": output.plan.to_json(),
+        "predicted_bytes": output.plan.most,
+        "peak_bytes": output.peak,
         "simulated": not device.real,
     }
 
@@ -222,14 +222,14 @@ def summary(result: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def plan_lines(made: PhasesPlan, device: Device) -> list[str]:
+def plan_lines(plan: PhasesPlan, device: Device) -> list[str]:
     """The device and its budget, then a line for each phase."""
     from rung.cli.common import device_words
 
-    lines = [f"{device_words(device)} · {made.memory_words()}"]
-    for phase in made.phases:
-        held = ", ".join(f"{name} {_slices(way)}" for name, way in phase.held.items())
-        lines.append(f"  {phase.name:8}{sized(phase.memory.total):>8}  {held}")
+    lines = [f"{device_words(device)} · {plan.memory_words()}"]
+    for phase in plan.phases:
+        storage = ", ".join(f"{name} {_slices(way)}" for name, way in phase.held.items())
+        lines.append(f"  {phase.name:8}{sized(phase.memory.total):>8}  {storage}")
     return lines
 
 
@@ -237,10 +237,10 @@ def _slices(way: Any) -> str:
     return f"{way}, {way.at_once} at once" if way.at_once > 1 else str(way)
 
 
-def _show_plan(made: PhasesPlan, device: Device, json: bool) -> None:
+def _show_plan(plan: PhasesPlan, device: Device, json: bool) -> None:
     from rung.cli.views.output import print_json
 
     if json:
-        print_json(made.to_json())
+        print_json(plan.to_json())
     else:
-        print(*plan_lines(made, device), sep="\n")
+        print(*plan_lines(plan, device), sep="\n")

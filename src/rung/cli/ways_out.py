@@ -26,7 +26,7 @@ def complete(way: str, typed: Sequence[str]) -> str:
     if found is None or len(typed) < 2 or "--" in typed:
         return way
     option, value = found["option"], found["value"]
-    at = [place for place, word in enumerate(typed) if word == option or word.startswith(f"{option}=")]
+    at = [index for index, word in enumerate(typed) if word == option or word.startswith(f"{option}=")]
     if len(at) > 1:  # which of them is wrong cannot be told
         return way
     words = list(typed)

@@ -25,16 +25,16 @@ def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[N
 
     Raises ``OSError`` where the file cannot be made.
     """
-    held = try_lock(path)
-    if held is None:
+    lock = try_lock(path)
+    if lock is None:
         on_wait()
-    while held is None:
+    while lock is None:
         time.sleep(_EVERY)
-        held = try_lock(path)
+        lock = try_lock(path)
     try:
         yield
     finally:
-        held()
+        lock()
 
 
 def try_lock(path: Path) -> Callable[[], None] | None:
@@ -46,11 +46,11 @@ def try_lock(path: Path) -> Callable[[], None] | None:
         return _try_file(owner)
     file = open(path, "a+b")  # noqa: SIM115 - open as long as the lock is held
     try:
-        held = take(file)
+        handle = take(file)
     except OSError:  # a file system without locks
         file.close()
         return _try_file(owner)
-    if not held:
+    if not handle:
         file.close()
         return None
     return file.close

@@ -93,13 +93,13 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(f".{name}.", f"*.{pattern}.*")
 
 
-def quoted(place: object) -> str:
+def quoted(value: object) -> str:
     """A path as a shell takes it.
 
     >>> quoted("model.gguf"), quoted("my model.gguf")
     ('model.gguf', "'my model.gguf'")
     """
-    return shlex.quote(str(place))
+    return shlex.quote(str(value))
 
 
 def printable(text: str) -> str:

@@ -397,12 +397,12 @@ class PlanFrame(Value):
 
     def summary(self) -> dict[str, Any]:
         """The frame as scripts read it."""
-        made: dict[str, Any] = {
+        result: dict[str, Any] = {
             "memory": [{"device": p.device, **p.memory.parts(), "budget": p.budget} for p in self.placements],
             "speed": list(self.speeds),
             "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
         }
-        return made | ({"choices": [choice.summary() for choice in self.choices]} if self.choices else {})
+        return result | ({"choices": [choice.summary() for choice in self.choices]} if self.choices else {})
 
     def to_json(self) -> dict[str, Any]:
         """The plan's own fields, and its ``summary``."""
@@ -476,8 +476,8 @@ class Plan(Shown, PlanFrame):
     VIEW = "rung.cli.views.shown_plan"
 
     def __repr__(self) -> str:
-        places = "+".join(placement.device for placement in self.placements)
-        return f"<Plan of {self.model}: {self.format} on {places}, {self.memory / 2**30:.1f} GB>"
+        device_ids = "+".join(placement.device for placement in self.placements)
+        return f"<Plan of {self.model}: {self.format} on {device_ids}, {self.memory / 2**30:.1f} GB>"
 
     @property
     def memory(self) -> int:

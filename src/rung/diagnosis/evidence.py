@@ -72,8 +72,8 @@ class Scene:
     @property
     def raised_in_package(self) -> bool:
         """Return whether the last place that a traceback names is in an installed package."""
-        places: list[str] = re.findall(r'File "([^"\n]+)", line', self.said)
-        return bool(places) and re.search(r"(?:site|dist)-packages", places[-1]) is not None
+        paths: list[str] = re.findall(r'File "([^"\n]+)", line', self.said)
+        return bool(paths) and re.search(r"(?:site|dist)-packages", paths[-1]) is not None
 
     def about(self, pattern: str) -> bool:
         """Return whether those lines, or what the environment says, hold a pattern."""

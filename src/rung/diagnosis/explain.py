@@ -101,9 +101,9 @@ def rules_of(scene: Scene) -> list[Rule]:
 
 def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Scene:
     """Gather the facts of a log in UTF-8 and of its environment, before anything is concluded."""
-    given = environment_of(environment)
+    variables = environment_of(environment)
     reading = read(chunks)
-    return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)], reading.named))
+    return scene_of(reading, gather(variables, [*reading.about, *(hit.line for hit in reading.hits)], reading.named))
 
 
 def _judge(scene: Scene, rules: list[Rule], words: set[str], shares: Mapping[str, float]) -> Explanation:
@@ -119,9 +119,9 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], shares: Mapping[str
         if len(alternatives) < 2 and label not in named:
             alternatives.append(Alternative(label, 0.0))
     if not known:
-        seen = _evidence(scene, rules, None)
+        evidence = _evidence(scene, rules, None)
         again = Speaker(scene, "").again()
-        return Explanation(None, 0.0, (), False, tuple(alternatives), seen, again=again, vague=vague(scene))
+        return Explanation(None, 0.0, (), False, tuple(alternatives), evidence, again=again, vague=vague(scene))
     cause, share = ranked[0]
     speaker = Speaker(scene, cause)
     automatic = causes()[cause].automatic and share >= _SURE and _named(cause, scene) and speaker.program.repaired

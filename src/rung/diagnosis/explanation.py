@@ -47,8 +47,8 @@ class Works(Value):
     def use(self) -> str:
         """``3.1 of 4.9 GB, about 7 tokens/s``."""
         number, unit = size(self.free).split(" ", 1)
-        held = size(self.memory)
-        of = f"{held.removesuffix(f' {unit}') if held.endswith(unit) else held} of {number} {unit}"
+        memory = size(self.memory)
+        of = f"{memory.removesuffix(f' {unit}') if memory.endswith(unit) else memory} of {number} {unit}"
         speed = self.tokens_per_second
         return of + (f", about {speed:.2g} tokens/s" if speed is not None else "")
 

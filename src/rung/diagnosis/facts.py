@@ -59,18 +59,18 @@ _NONE = Gpu("", "")
 _APPLE = re.compile(r"\bApple\b|^\W*M[1-5]\b|\btensorflow-(?:metal|macos)\b|\bjax-metal\b|\bmlx(?:[-_]lm)? \d")
 
 
-def environment_of(given: object) -> dict[str, str]:
+def environment_of(environment: object) -> dict[str, str]:
     """The known keys of an environment object as strings; absent, null and unknown keys are left out.
 
     Raises ``UsageError`` for what is no JSON object.
     """
-    if given is None:
+    if environment is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(environment, Mapping):
         raise UsageError(
-            f"An environment is a JSON object, not {type(given).__name__}.", [f"its keys: {', '.join(KEYS)}"]
+            f"An environment is a JSON object, not {type(environment).__name__}.", [f"its keys: {', '.join(KEYS)}"]
         )
-    return {key: text for key in KEYS if (text := _text(given.get(key)))}
+    return {key: text for key in KEYS if (text := _text(environment.get(key)))}
 
 
 def _text(value: object) -> str:

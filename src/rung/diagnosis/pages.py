@@ -37,9 +37,9 @@ def write(folder: Path) -> None:
     """Writes all pages and their list."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = [f"- [{cause.label}]({cause.label}.md): {cause.sentence}" for cause in causes().values()]
-    made = "Made from `src/rung/diagnosis` by `python -m rung.diagnosis.pages docs/errors`."
+    origin = "Made from `src/rung/diagnosis` by `python -m rung.diagnosis.pages docs/errors`."
     (folder / "README.md").write_text(
-        "\n".join(["# What errors are about", "", made, "", *listed, ""]), encoding="utf-8"
+        "\n".join(["# What errors are about", "", origin, "", *listed, ""]), encoding="utf-8"
     )
     for cause in causes().values():
         (folder / f"{cause.label}.md").write_text(page(cause), encoding="utf-8")

@@ -33,19 +33,19 @@ def check_model(
     offline: bool = False,
     revision: str | None = None,
     trace: bool = False,
-    **asked: Any,
+    **options: Any,
 ) -> Answer:
     """Return the answer for one model on devices by name (default: this machine; ``fits``: the whole catalog).
 
-    Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. ``device`` and ``format``
-    are the words of the command line for ``devices`` and ``formats``, one or several. ``trace`` builds its
+    Of a model on the hub a few headers are fetched; ``options`` are the fields of ``Question``. ``device`` and
+    ``format`` are the words of the command line for ``devices`` and ``formats``, one or several. ``trace`` builds its
     modules without weights, which imports torch and the library that they come from. Raises ``UsageError`` for an
     argument that does not exist, and what opening the model, naming devices and checking raise, with ``trace`` also
     what ``rung.engine.tracing`` raises.
     """
-    _check_arguments(asked)
-    formats = _several(asked.pop("formats", ())) + _several(format)
-    question = Question(memory=parse_memory(memory), formats=formats, **asked)
+    _check_arguments(options)
+    formats = _several(options.pop("formats", ())) + _several(format)
+    question = Question(memory=parse_memory(memory), formats=formats, **options)
     named = [*_several(devices), *_several(device)]
     if fits and named:
         raise UsageError(
@@ -58,17 +58,17 @@ def check_model(
     return answer_for(model, groups, question, trace=trace, offline=offline, revision=revision)
 
 
-def _several(given: Any) -> tuple[Any, ...]:
+def _several(value: Any) -> tuple[Any, ...]:
     """Return one or several as several, None as none; what is neither is left for the one who reads it."""
-    if given is None:
+    if value is None:
         return ()
-    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
-def _check_arguments(asked: Mapping[str, Any]) -> None:
+def _check_arguments(options: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for names that are no fields of a question."""
     known = [field.name for field in fields(Question)]
-    for name in asked:
+    for name in options:
         if name not in known:
             likely = did_you_mean(name, [*known, "device", "format", "software", "fits", "trace", "offline"])
             raise UsageError(
@@ -99,15 +99,15 @@ def answer_for(
     else:
         outline = find_outline(model, offline=offline, revision=revision, on_note=on_note)
     few = len(groups) <= _FEW
-    cpu = _cpu_beside(groups) if few else None
+    cpu = _cpu_for_layers(groups) if few else None
     return occupied(check(outline, groups, question, passes, cpu=cpu, alternatives=few), groups)
 
 
-def _cpu_beside(groups: Sequence[Group]) -> Device | None:
+def _cpu_for_layers(groups: Sequence[Group]) -> Device | None:
     """The CPU here, where a card was asked about, which it could hold layers for."""
-    asked = [device for group in groups for device in group]
-    here = next((device for device in asked if device.kind == "cpu" and device.real), None)
-    needed = any(device.kind != "cpu" for device in asked)
+    named = [device for group in groups for device in group]
+    here = next((device for device in named if device.kind == "cpu" and device.real), None)
+    needed = any(device.kind != "cpu" for device in named)
     return here or (select_groups(("cpu",))[0][0] if needed else None)
 
 

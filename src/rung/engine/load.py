@@ -372,9 +372,9 @@ def _bind_encoder(
     return EncoderModel(card, plan, tuple(devices), encode, journal, tokenizer)
 
 
-def _prefix_folder(given: str | None, card: ModelCard | EncoderCard | NetworkCard) -> tuple[Path, int] | None:
+def _prefix_folder(folder: str | None, card: ModelCard | EncoderCard | NetworkCard) -> tuple[Path, int] | None:
     """Return the folder for prefixes and its most bytes. Raises ``UsageError`` for a model that keeps no blocks."""
-    if given is None:
+    if folder is None:
         return None
     if not isinstance(card, ModelCard):
         raise UsageError(
@@ -382,7 +382,7 @@ def _prefix_folder(given: str | None, card: ModelCard | EncoderCard | NetworkCar
             ["--prefix-cache is for models that rung builds itself"],
             ["rung formats"],
         )
-    return open_folder(given)
+    return open_folder(folder)
 
 
 def _prefix_files(

@@ -94,9 +94,9 @@ class Model:
         journal.notes += [note for note in self.tokenizer.notes if note not in journal.notes]
 
     def __repr__(self) -> str:
-        plan, places = self.plan, "+".join(placement.device for placement in self.plan.placements)
-        held = size(plan.memory)
-        return f"<Model {plan.model}: {plan.format} on {places}, {held}, context {plan.context:,}>"
+        plan, device_ids = self.plan, "+".join(placement.device for placement in self.plan.placements)
+        memory = size(plan.memory)
+        return f"<Model {plan.model}: {plan.format} on {device_ids}, {memory}, context {plan.context:,}>"
 
     @property
     def report(self) -> Report:
@@ -301,14 +301,14 @@ class Model:
         cannot be computed has an ``error``; the others go on. ``progress`` shows a bar on a terminal. Raises
         ``UsageError`` where there are not as many options as prompts.
         """
-        given = list(prompts)
-        keywords = [{}] * len(given) if options is None else list(options)
-        if len(keywords) != len(given):
+        all_prompts = list(prompts)
+        keywords = [{}] * len(all_prompts) if options is None else list(options)
+        if len(keywords) != len(all_prompts):
             raise UsageError(
-                f"There are {count(len(given), 'prompt')} and options for {len(keywords)}.",
+                f"There are {count(len(all_prompts), 'prompt')} and options for {len(keywords)}.",
                 ways_out=["options=[{}] * len(prompts)   # one for each"],
             )
-        return self._in_order(given, keywords, progress)
+        return self._in_order(all_prompts, keywords, progress)
 
     def _in_order(
         self, prompts: Sequence[str | Messages], options: Sequence[Mapping[str, Any]], progress: bool
@@ -489,9 +489,9 @@ def _with_fact(error: Exception, fact: str) -> Exception:
     return error
 
 
-def _as_messages(given: Messages | str) -> Messages:
+def _as_messages(prompt: Messages | str) -> Messages:
     """Return messages; a text is one of a user. Raises ``UsageError`` for what is none."""
-    messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if isinstance(messages, Mapping) or not messages or not all(_is_message(each) for each in messages):
         raise UsageError(
             "Messages are a text, or a list of dictionaries with role and content.",
@@ -501,5 +501,5 @@ def _as_messages(given: Messages | str) -> Messages:
     return messages
 
 
-def _is_message(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(given.get(key), str) for key in ("role", "content"))
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("role", "content"))

@@ -70,8 +70,8 @@ def target_named(name: str | None, software: str | None = None) -> PlanTarget:
     (device,) = group
     if device.real:
         return PlanTarget(device.id)
-    beside = select_groups(("cpu",))[0] if device.kind != "cpu" else ()
-    return PlanTarget(device.id, (device, *beside))
+    cpu = select_groups(("cpu",))[0] if device.kind != "cpu" else ()
+    return PlanTarget(device.id, (device, *cpu))
 
 
 def make_plan(
@@ -104,9 +104,9 @@ def make_plan(
     """
     if device is not None and devices is None:
         if catalog:
-            place = target_named(device)
-            typed = typed or Typed("rung plan" if place.devices else "rung run", "", device)
-            device, devices, together = place.device, place.devices, place.together
+            target = target_named(device)
+            typed = typed or Typed("rung plan" if target.devices else "rung run", "", device)
+            device, devices, together = target.device, target.devices, target.together
         elif (card_named := catalog_device(device)) is not None:
             raise not_here(card_named, device)
     if parallel is not None and not 1 <= parallel <= MOST_PARALLEL:

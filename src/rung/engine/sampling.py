@@ -134,14 +134,14 @@ class Sampling:
         unknown = sorted(set(options) - set(cls.__dataclass_fields__))
         if unknown:
             raise _unknown(unknown[0])
-        asked = {name: value for name, value in options.items() if value is not None}
-        given = {name: value for name, value in defaults.items() if name in _RANGES and _makes_sense(name, value)}
-        values = given | asked
+        requested = {name: value for name, value in options.items() if value is not None}
+        of_model = {name: value for name, value in defaults.items() if name in _RANGES and _makes_sense(name, value)}
+        values = of_model | requested
         draws = any(name in values for name in ("top_k", "top_p", "min_p", "typical_p"))
         values.setdefault("temperature", 1.0 if draws else 0.0)
-        if values["temperature"] == 0 and "repeat_penalty" not in asked:
+        if values["temperature"] == 0 and "repeat_penalty" not in requested:
             values.pop("repeat_penalty", None)
-        if "top_k" in given and "top_k" not in asked:
+        if "top_k" in of_model and "top_k" not in requested:
             values["top_k"] = int(values["top_k"])  # some files have it as a float
         return cls(**values)
 
@@ -152,15 +152,15 @@ def _no_sense(name: str, value: Any, words: str) -> UsageError:
     )
 
 
-def _biases(given: Any) -> dict[int, float]:
+def _biases(biases: Any) -> dict[int, float]:
     """Return biases by id, which JSON writes as texts. Raises ``UsageError`` for what are none."""
-    items: list[tuple[Any, Any]] = list(given.items()) if isinstance(given, Mapping) else [(given, None)]
+    items: list[tuple[Any, Any]] = list(biases.items()) if isinstance(biases, Mapping) else [(biases, None)]
     found: dict[int, float] = {}
     for token, bias in items:
         whole = isinstance(token, (int, str)) and not isinstance(token, bool) and str(token).isdecimal()
         number = isinstance(bias, (int, float)) and not isinstance(bias, bool) and abs(bias) <= _MOST_BIAS
         if not (whole and number and int(token) < 2**31):
-            raise _no_sense("logit_bias", given, "numbers from -100 to 100 by token id")
+            raise _no_sense("logit_bias", biases, "numbers from -100 to 100 by token id")
         found[int(token)] = float(bias)
     return found
 
@@ -199,8 +199,8 @@ class Sampler:
         self, sampling: Sampling, prompt: Iterable[int] = (), choice: int = 0, mask: TokenMask | None = None
     ) -> None:
         self.sampling = sampling
-        given = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(_SEED_BYTES), "little")
-        self.seed = given if sampling.temperature > 0 else None
+        seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(_SEED_BYTES), "little")
+        self.seed = seed if sampling.temperature > 0 else None
         self.logprobs: list[Chosen] = []
         self._choice, self._mask = choice, mask
         self._said = _Said(prompt if sampling.repeat_penalty != 1 else ()) if sampling.counts_tokens else None
@@ -262,7 +262,7 @@ class _Said:
         self._counted: int | None = None  # tokens of the answer; None: an interrupt came while they were counted
 
     def _forget_answer(self) -> None:
-        self._places = {token: place for place, token in enumerate(self._prompt)}
+        self._places = {token: index for index, token in enumerate(self._prompt)}
         self._tokens, self._counts = array("i", self._prompt), array("i", bytes(4 * len(self._prompt)))
 
     def count(self, answer: Sequence[int]) -> None:
@@ -271,11 +271,11 @@ class _Said:
         if counted is None:
             self._forget_answer()
         for token in answer[counted or 0 :]:
-            place = self._places.setdefault(token, len(self._places))
-            if place == len(self._tokens):
+            index = self._places.setdefault(token, len(self._places))
+            if index == len(self._tokens):
                 self._tokens.append(token)
                 self._counts.append(0)
-            self._counts[place] += 1
+            self._counts[index] += 1
         self._counted = len(answer)
 
     def arrays(self, more: Sequence[int]) -> dict[str, npt.NDArray[np.int32]]:
@@ -284,8 +284,8 @@ class _Said:
         said = np.array(self._tokens + array("i", new), np.int32)
         counts = np.array(self._counts + array("i", bytes(4 * len(new))), np.int32)
         for token in more:
-            place = self._places.get(token)
-            counts[len(self._tokens) + new.index(token) if place is None else place] += 1
+            index = self._places.get(token)
+            counts[len(self._tokens) + new.index(token) if index is None else index] += 1
         return {"said": said, "counts": counts}
 
 

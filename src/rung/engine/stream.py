@@ -18,22 +18,22 @@ class StopStrings:
         self._stops = tuple(dict.fromkeys(stops))
         if "" in self._stops:
             raise UsageError("A stop string must not be empty.")
-        self._held = ""
+        self._pending = ""
         self.found: str | None = None
 
     def push(self, text: str) -> str:
         """The text that is certain not to belong to a stop string."""
         if self.found is not None:
             return ""
-        held = self._held + text
-        hits = [(at, -len(stop), stop) for stop in self._stops if (at := held.find(stop)) >= 0]
+        pending = self._pending + text
+        hits = [(at, -len(stop), stop) for stop in self._stops if (at := pending.find(stop)) >= 0]
         if hits:
             at, _, self.found = min(hits)  # the first; of those beginning together the longest
-            self._held = ""
-            return held[:at]
-        keep = max((self._overlap(held, stop) for stop in self._stops), default=0)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
+            self._pending = ""
+            return pending[:at]
+        keep = max((self._overlap(pending, stop) for stop in self._stops), default=0)
+        self._pending = pending[len(pending) - keep :]
+        return pending[: len(pending) - keep]
 
     @staticmethod
     def _overlap(text: str, stop: str) -> int:
@@ -45,8 +45,8 @@ class StopStrings:
 
     def finish(self) -> str:
         """Return the pending characters that turned out to be text."""
-        held, self._held = self._held, ""
-        return held
+        pending, self._pending = self._pending, ""
+        return pending
 
 
 class TextStream:

@@ -42,18 +42,18 @@ def bind(
 ) -> tuple[TransformersDecoder, Tokenizer]:
     """Read the network and its tokenizer; ``changes`` are adapters', by layer. Raise what reading raises."""
     device = next(one for one in devices if one.id == plan.placements[0].device)
-    place = torch.device(torch_name(device.id))
-    if place.type == "cpu":
+    target = torch.device(torch_name(device.id))
+    if target.type == "cpu":
         torch.set_num_threads(plan.threads)
-    asked = None if plan.format == "stored" else storage(plan.format)
-    weights = plan_weights(Subject.of_card(card), asked, device, plan.dtype, packed=True)
+    requested = None if plan.format == "stored" else storage(plan.format)
+    weights = plan_weights(Subject.of_card(card), requested, device, plan.dtype, packed=True)
     stored = [weight for weight in weights if weight.tensor.source]
-    wanted = {weight.tensor.name: weight.format for weight in stored or weights if weight.multiplies}
+    weight_formats = {weight.tensor.name: weight.format for weight in stored or weights if weight.multiplies}
     tokenizer = _tokenizer(card)
-    network = read(Path(card.path), card.network, wanted, plan.dtype, place)
+    network = read(Path(card.path), card.network, weight_formats, plan.dtype, target)
     for name, several in changes.items():
-        _put_beside(network.get_submodule(name), several, plan.threads)
-    if place.type == "cpu":
+        _add_updates(network.get_submodule(name), several, plan.threads)
+    if target.type == "cpu":
         pack(network, plan.dtype, plan.threads)
         process_memory.give_back()
         process_memory.keep_what_is_freed()
@@ -62,26 +62,26 @@ def bind(
     note = f"{engine} computes it: {card.why}"
     journal.notes.append(note)
     journal.say(note)
-    kept = Kept(network, place, plan.context)
+    kept = Kept(network, target, plan.context)
     return TransformersDecoder(kept, plan.context, card.component.shape.vocabulary), tokenizer
 
 
-def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
+def _add_updates(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
     """A layer of the network gives its sum with those changes from now on."""
 
     def weight() -> Encoded:
-        held = layer.weight.detach().float().cpu()
-        turned = held if isinstance(layer, nn.Linear) else held.T  # GPT-2 keeps its weights as [in, out]
+        stored = layer.weight.detach().float().cpu()
+        turned = stored if isinstance(layer, nn.Linear) else stored.T  # GPT-2 keeps its weights as [in, out]
         return formats.encode(turned.contiguous().numpy(), formats.get("f32"))
 
     encoded = layer.stored.encoded if isinstance(layer, QuantLinear) else weight
-    beside = LowRankUpdates(changes, encoded, next(layer.parameters()).device, threads)
+    updates = LowRankUpdates(changes, encoded, next(layer.parameters()).device, threads)
 
-    def add(layer: Any, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
-        x, y = given[0].float().flatten(0, -2), result.flatten(0, -2).to(torch.float32, copy=True)
+    def add(layer: Any, inputs: tuple[Tensor, ...], result: Tensor) -> Tensor:
+        x, y = inputs[0].float().flatten(0, -2), result.flatten(0, -2).to(torch.float32, copy=True)
         if layer.bias is None:
-            return beside.added(y, x).view(result.shape).to(result.dtype)
-        value: Tensor = (beside.added(y - layer.bias, x) + layer.bias).view(result.shape).to(result.dtype)
+            return updates.added(y, x).view(result.shape).to(result.dtype)
+        value: Tensor = (updates.added(y - layer.bias, x) + layer.bias).view(result.shape).to(result.dtype)
         return value
 
     layer.register_forward_hook(add)
@@ -90,8 +90,8 @@ def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
 def _tokenizer(card: NetworkCard) -> Tokenizer:
     if card.tokenizer:
         return Tokenizer.from_card(card)
-    with tempfile.TemporaryDirectory(prefix="rung-tokenizer-") as made:
-        written = write_tokenizer(Path(card.path), Path(made))
+    with tempfile.TemporaryDirectory(prefix="rung-tokenizer-") as folder:
+        written = write_tokenizer(Path(card.path), Path(folder))
         return Tokenizer.from_file(written, card.end_tokens, card.bos_token if card.add_bos else None)
 
 

@@ -75,9 +75,9 @@ def _in_dtype(op: Any, dtype: torch.dtype, lower: torch.dtype, args: tuple[Any, 
             if isinstance(old, Tensor) and old is not new:
                 old.copy_(new)
                 written.append((new, old))
-    asked = kwargs.get("dtype") or kwargs.get("out_dtype")
+    requested = kwargs.get("dtype") or kwargs.get("out_dtype")
     if isinstance(result, Tensor):
-        return _returned(result, written, {lower: asked} if isinstance(asked, torch.dtype) else up)
+        return _returned(result, written, {lower: requested} if isinstance(requested, torch.dtype) else up)
     promised = _promised(op, args, kwargs)
     return tuple(
         _returned(one, written, up if promised is None else {one.dtype: promised[index]})
@@ -144,14 +144,14 @@ def _int_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 def _scaled_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """fp8 [m, k] x fp8 [k, n] with a scale a tensor or a row, in f32."""
     names = ("self", "mat2", "scale_a", "scale_b", "bias", "scale_result", "out_dtype")
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    left, right = given["self"].float() * given["scale_a"], given["mat2"].float() * given["scale_b"]
+    arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
+    left, right = arguments["self"].float() * arguments["scale_a"], arguments["mat2"].float() * arguments["scale_b"]
     result = left @ right
-    if given.get("bias") is not None:
-        result = result + given["bias"].float()
-    if given.get("scale_result") is not None:
-        result = result * given["scale_result"]
-    value: Tensor = result.to(given.get("out_dtype") or given["self"].dtype)
+    if arguments.get("bias") is not None:
+        result = result + arguments["bias"].float()
+    if arguments.get("scale_result") is not None:
+        result = result * arguments["scale_result"]
+    value: Tensor = result.to(arguments.get("out_dtype") or arguments["self"].dtype)
     return value
 
 

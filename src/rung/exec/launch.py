@@ -31,8 +31,8 @@ def environment(settings: dict[str, str], variables: dict[str, str]) -> dict[str
     path = variables.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != START:
         path = os.pathsep.join([START, path] if path else [START])
-    told = "\n".join(f"{name}={value}" for name, value in {"home": HOME, **settings}.items())
-    return {**variables, "PYTHONPATH": path, "RUNG_EXEC": told}
+    lines = "\n".join(f"{name}={value}" for name, value in {"home": HOME, **settings}.items())
+    return {**variables, "PYTHONPATH": path, "RUNG_EXEC": lines}
 
 
 def launch(command: list[str], variables: dict[str, str]) -> tuple[int, bytes]:
@@ -78,11 +78,11 @@ def _start(command: list[str], variables: dict[str, str], relay: Relay | None, m
 
 def _pass_on(process: int, relay: Relay | None) -> None:
     """Passes on what comes until the program has ended. It is not reaped: signals may be on their way to it."""
-    ended, told = os.pipe()
+    ended, report = os.pipe()
 
     def wait() -> None:
         os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
-        os.close(told)
+        os.close(report)
 
     _thread.start_new_thread(wait, ())
     while True:
@@ -115,13 +115,13 @@ class _Forwarding:
 
     def _run(self) -> None:
         while True:
-            told = signal.sigwaitinfo(_FORWARDED)
+            received = signal.sigwaitinfo(_FORWARDED)
             if not self._running:
                 break
-            if told.si_signo == signal.SIGWINCH and self._relay is not None and self._relay.resize():
+            if received.si_signo == signal.SIGWINCH and self._relay is not None and self._relay.resize():
                 self._all_in_front()  # they have heard of it before it was so
-            elif told.si_code != _BY_KERNEL or (told.si_signo == signal.SIGHUP and _leads()):
-                os.kill(self._process, told.si_signo)
+            elif received.si_code != _BY_KERNEL or (received.si_signo == signal.SIGHUP and _leads()):
+                os.kill(self._process, received.si_signo)
         self._ended.release()
 
     def _all_in_front(self) -> None:

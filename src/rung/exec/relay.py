@@ -129,7 +129,7 @@ class Relay:
             if not any(pieces):
                 break
         self._keep(err)
-        at = _place(self._line, bytes(err)) if out else 0
+        at = _offset(self._line, bytes(err)) if out else 0
         to = out.rfind(b"\n") + 1 if err[at:].endswith(b"\n") else len(out)  # a prompt comes after what it follows
         placed = (self._stderr, err[:at]), (self._stdout, out[:to]), (self._stderr, err[at:]), (self._stdout, out[to:])
         for way, piece in placed:
@@ -166,7 +166,7 @@ class Relay:
             os._exit(0)
 
 
-def _place(line: bytes, stderr: bytes) -> int:
+def _offset(line: bytes, stderr: bytes) -> int:
     """Where in stderr to write the stdout that came with it, after that line: which was first, nobody knows.
 
     A progress bar is wiped, then comes a line, then the bar again (``tqdm.write``): the line goes where the bar was

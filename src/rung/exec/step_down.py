@@ -64,7 +64,7 @@ class Steps:
             raise error
         with self._below():
             if found.signature.step is StepClass.OUT_OF_MEMORY:
-                result = in_pieces(op, lambda given, named: op(*given, **named), args, kwargs)
+                result = in_pieces(op, lambda inputs, named: op(*inputs, **named), args, kwargs)
                 if result is None:
                     raise error
                 self._note(key, "in pieces", found.reason)

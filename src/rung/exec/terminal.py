@@ -33,16 +33,16 @@ class Terminal:
         termios.tcsetattr(self.end, termios.TCSANOW, self._set)
         try:
             fcntl.ioctl(self.control, termios.TIOCPKT, (1).to_bytes(4, sys.byteorder))
-            self._told = True
+            self._notified = True
         except OSError:  # a kernel that has no such thing
-            self._told = False
+            self._notified = False
         self._set = termios.tcgetattr(self.end)
 
     def read(self, most: int) -> bytes:
         """Read what was written to the terminal, at most ``most`` bytes; copy its new settings to the real terminal."""
         while piece := os.read(self.control, most):
-            if not self._told or not piece[0]:
-                return piece[self._told :]
+            if not self._notified or not piece[0]:
+                return piece[self._notified :]
             if piece[0] & _SETTING:
                 self._follow()
         return b""
@@ -65,21 +65,21 @@ class Terminal:
         self._set = now
         try:
             real = termios.tcgetattr(self._real)
-            wanted = _changed(real, before, now)
-            if wanted != real and not _behind(self._real):
-                _set(self._real, wanted)
+            attributes = _changed(real, before, now)
+            if attributes != real and not _behind(self._real):
+                _set(self._real, attributes)
         except (OSError, termios.error):  # it has gone
             return
 
 
 def _changed(real: list[Any], before: list[Any], now: list[Any]) -> list[Any]:
-    wanted = list(real)
+    attributes = list(real)
     for which, takes in ((_INPUT, ~0), (_OUTPUT, termios.ONLCR), (_LOCAL, ~_TOLD)):
         changed = (before[which] ^ now[which]) & takes
-        wanted[which] = (real[which] & ~changed) | (now[which] & changed)
+        attributes[which] = (real[which] & ~changed) | (now[which] & changed)
     characters = zip(real[_CHARACTERS], before[_CHARACTERS], now[_CHARACTERS], strict=True)
-    wanted[_CHARACTERS] = [new if new != old else own for own, old, new in characters]
-    return wanted
+    attributes[_CHARACTERS] = [new if new != old else own for own, old, new in characters]
+    return attributes
 
 
 def _behind(real: int) -> bool:
@@ -96,10 +96,10 @@ def _front(terminal: int) -> int:
         return 0
 
 
-def _set(real: int, wanted: list[Any]) -> None:
+def _set(real: int, attributes: list[Any]) -> None:
     """Also from behind, where a job of the program is in front."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     try:
-        termios.tcsetattr(real, termios.TCSANOW, wanted)
+        termios.tcsetattr(real, termios.TCSANOW, attributes)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

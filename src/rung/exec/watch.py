@@ -112,7 +112,7 @@ def _watched(op: Any, below: Any, steps: Steps) -> Callable[..., Any]:
     def watched(keys: Any, *args: Any, **kwargs: Any) -> Any:
         lower = keys & below
         if name in names:
-            return steps.remembered(op, lambda *given, **named: run(lower, *given, **named), args, kwargs)
+            return steps.remembered(op, lambda *inputs, **named: run(lower, *inputs, **named), args, kwargs)
         try:
             return run(lower, *args, **kwargs)
         except Exception as error:

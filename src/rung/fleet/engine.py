@@ -54,6 +54,7 @@ class FleetEngine:
         self.name, self._on_note = name, on_note
         self.keep_alive = math.inf
         self.failed: Failed | None = None
+        self.adapters: dict[int, float] | None = None
         self.router = Router()
         self._places: dict[str, _Place] = {}
         self._ids = itertools.count(1)

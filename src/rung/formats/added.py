@@ -38,14 +38,14 @@ def _check(fmt: Format, codec: object) -> None:
     shape = (3, fmt.block * -(-256 // fmt.block))
     weights = np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
     flat = weights.reshape(-1)
-    wanted = parts(fmt, shape)
+    expected = parts(fmt, shape)
     if fmt.encodes:
         found = codec.encode(Source("check", shape, lambda first, last: flat[first:last].copy()))
-        made = {name: (part.shape, str(part.dtype)) for name, part in found.items()}
-        if made != wanted:
-            raise Refused(f"{fmt.name} says that it stores {wanted}, and its codec stores {made}")
+        actual = {name: (part.shape, str(part.dtype)) for name, part in found.items()}
+        if actual != expected:
+            raise Refused(f"{fmt.name} says that it stores {expected}, and its codec stores {actual}")
     else:
-        found = {name: np.zeros(size, dtype) for name, (size, dtype) in wanted.items()}
+        found = {name: np.zeros(size, dtype) for name, (size, dtype) in expected.items()}
     encoded = Encoded(fmt, shape, found)
     out, piece = np.full(flat.shape, np.nan, np.float32), np.full(2 * fmt.block, np.nan, np.float32)
     codec.decode(encoded, 0, out)

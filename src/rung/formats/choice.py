@@ -56,11 +56,11 @@ class Choice:
         return next((own for pattern, own in self.keep.items() if meant(pattern)), self.outer if outer else self.format)
 
 
-def kept(given: Mapping[str, str] | None) -> dict[str, Format]:
+def kept(named: Mapping[str, str] | None) -> dict[str, Format]:
     """Formats by patterns. Raises ``UnknownFormat``, and ``UsageError`` for what is no mapping."""
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError("keep has a format for each pattern:  {'lm_head': 'q6_k'}", [f"it is {given!r}"])
-    return {pattern: table.get(name) for pattern, name in (given or {}).items()}
+    if named is not None and not isinstance(named, Mapping):
+        raise UsageError("keep has a format for each pattern:  {'lm_head': 'q6_k'}", [f"it is {named!r}"])
+    return {pattern: table.get(name) for pattern, name in (named or {}).items()}
 
 
 def means(pattern: str, name: str, names: Container[str]) -> bool:

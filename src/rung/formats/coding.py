@@ -25,8 +25,8 @@ _CODECS: dict[str, Codec] = {
 def _codec_of(fmt: Format) -> Codec:
     if fmt.name in ADDED and fmt.name not in _CODECS:
         _CODECS[fmt.name] = added.codec_of(fmt, *ADDED[fmt.name])
-    made = grouped.GroupCodec if fmt.family == "grouped" else codebook4.CodebookCodec
-    return _CODECS.get(fmt.name) or made(get(fmt.name))
+    codec = grouped.GroupCodec if fmt.family == "grouped" else codebook4.CodebookCodec
+    return _CODECS.get(fmt.name) or codec(get(fmt.name))
 
 
 def layout(fmt: Format) -> np.dtype[Any] | None:

@@ -72,17 +72,17 @@ def alike(weights: Sequence[Encoded]) -> list[Encoded]:
     return [grouped.finer(weight, shared.block) for weight in weights]
 
 
-def common(held: Sequence[Format]) -> Format | None:
+def common(formats: Sequence[Format]) -> Format | None:
     """The format that ``alike`` brings weights to; None where they stay different."""
-    if len(set(held)) == 1:
-        return held[0]
-    kinds = {(format.family, _without_group(format)) for format in held}
-    if len(kinds) > 1 or held[0].family != "grouped":
+    if len(set(formats)) == 1:
+        return formats[0]
+    kinds = {(format.family, _without_group(format)) for format in formats}
+    if len(kinds) > 1 or formats[0].family != "grouped":
         return None
-    group, bits = math.gcd(*(format.block for format in held)), grouped.GroupCodec(held[0]).bits
-    ordered = held[0].layout == "ordered"
+    group, bits = math.gcd(*(format.block for format in formats)), grouped.GroupCodec(formats[0]).bits
+    ordered = formats[0].layout == "ordered"
     return (
-        table.grouped(held[0].name.split(":")[0], group, grouped.scale_of(held[0]), ordered)
+        table.grouped(formats[0].name.split(":")[0], group, grouped.scale_of(formats[0]), ordered)
         if group * bits % 8 == 0
         else None
     )

@@ -35,22 +35,22 @@ ADDED: dict[str, tuple[Plugin, str]] = {}
 def _added(plugin: Plugin, value: Any) -> Mapping[str, Format]:
     if not (isinstance(value, AddedFormat) and isinstance(value.format, Format)):
         raise Refused(f"it names a {type(value).__name__}, and a format is a rung.formats.table.AddedFormat")
-    made = value.format
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", made.name) or made.name in GROUPED:
-        raise Refused(f"{made.name!r} is no free name: it must be a-z, 0-9 and _, and none of rung's own")
-    if made.family in {own.family for own in FORMATS.own.values() if own.name not in ADDED}:
-        raise Refused(f"{made.name} says that it is of the family {made.family!r}, which is rung's own")
-    if made.layout != "rows" or made.block < 1 or made.block_bytes < 1 or made.nested:
-        raise Refused(f"{made.name} has the layout {made.layout!r}; formats of plug-ins have blocks in rows")
-    if not math.isclose(made.bits, 8 * made.block_bytes / made.block):
+    fmt = value.format
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", fmt.name) or fmt.name in GROUPED:
+        raise Refused(f"{fmt.name!r} is no free name: it must be a-z, 0-9 and _, and none of rung's own")
+    if fmt.family in {own.family for own in FORMATS.own.values() if own.name not in ADDED}:
+        raise Refused(f"{fmt.name} says that it is of the family {fmt.family!r}, which is rung's own")
+    if fmt.layout != "rows" or fmt.block < 1 or fmt.block_bytes < 1 or fmt.nested:
+        raise Refused(f"{fmt.name} has the layout {fmt.layout!r}; formats of plug-ins have blocks in rows")
+    if not math.isclose(fmt.bits, 8 * fmt.block_bytes / fmt.block):
         raise Refused(
-            f"{made.name} says {made.bits} bits a weight, and its blocks have {8 * made.block_bytes / made.block}"
+            f"{fmt.name} says {fmt.bits} bits a weight, and its blocks have {8 * fmt.block_bytes / fmt.block}"
         )
     if not re.fullmatch(r"[\w.]+:\w+", value.codec):
         raise Refused(f"{value.codec!r} does not name a codec, as package.module:NAME does")
-    if made.name not in FORMATS.own:
-        ADDED[made.name] = (plugin, value.codec)
-    return {made.name: made}
+    if fmt.name not in FORMATS.own:
+        ADDED[fmt.name] = (plugin, value.codec)
+    return {fmt.name: fmt}
 
 
 #: The formats by name. nf4 and fp4 stand here with their default block; ``get`` also knows the other blocks.
@@ -78,8 +78,8 @@ def _row(
 ) -> None:
     """A format that GGUF files have, under this number of a tensor type."""
     bits = 8 * block_bytes / block
-    made = Format(name, family, bits, block, block_bytes, "rows", floor_db, encodes, title=title)
-    _GGUF[number] = FORMATS.register(name, made)
+    row = Format(name, family, bits, block, block_bytes, "rows", floor_db, encodes, title=title)
+    _GGUF[number] = FORMATS.register(name, row)
 
 
 _row(0, "f32", "floats", 1, 4, float("inf"), "32-bit float")
@@ -192,18 +192,18 @@ def get(name: str) -> Format:
     """
     if not isinstance(name, str):
         raise UnknownFormat(f"A format is named by a string, 'q4_k' say, and not by {name!r}.", (), ["rung formats"])
-    wanted = name.strip().lower()
-    kind, *options = wanted.split(":")
-    if wanted in FORMATS.own:
-        return FORMATS[wanted]
+    normalized = name.strip().lower()
+    kind, *options = normalized.split(":")
+    if normalized in FORMATS.own:
+        return FORMATS[normalized]
     if kind in GROUPED:
         if (found := _grouped(kind, options)) is None:
             choices = f"{kind}:GROUP, {kind}:GROUP:bf16, and each with :ordered"
             raise UnknownFormat(f"There is no format {name!r}: write {choices}", (), ["rung formats"])
         return found
     if kind not in _FLOORS:
-        if wanted in FORMATS:  # a plug-in's
-            return FORMATS[wanted]
+        if normalized in FORMATS:  # a plug-in's
+            return FORMATS[normalized]
         known = list(dict.fromkeys(key.split(":")[0] for key in FORMATS))
         raise UnknownFormat(f"There is no format {name!r}.{did_you_mean(kind, known)}", ways_out=["rung formats"])
     nested = "nested" in options
@@ -248,14 +248,14 @@ def parts(fmt: Format, shape: tuple[int, int]) -> dict[str, tuple[tuple[int, ...
     if fmt.layout == "row_scale":
         return {"data": (shape, "int8"), "scale": ((rows,), "float32")}
     blocks = -(-rows * columns // fmt.block)
-    made: dict[str, tuple[tuple[int, ...], str]] = {
+    result: dict[str, tuple[tuple[int, ...], str]] = {
         "data": ((-(-rows * columns // 2),), "uint8"),
         "absmax": ((blocks,), "uint8" if fmt.nested else "float32"),
     }
     if fmt.nested:
-        made["nested_absmax"] = ((-(-blocks // NESTED_BLOCK),), "float32")
-        made["nested_offset"] = ((1,), "float32")
-    return made
+        result["nested_absmax"] = ((-(-blocks // NESTED_BLOCK),), "float32")
+        result["nested_offset"] = ((1,), "float32")
+    return result
 
 
 def part_name(fmt: Format, part: str) -> str:

@@ -35,13 +35,13 @@ def _file(key: Mapping[str, str]) -> Path:
 
 def how_often(why: bool = False) -> str:
     """Return "once", or "each time" (and ``why``) where nothing can be kept: how often a person waits for a proof."""
-    place = folder()
+    path = folder()
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
             return "once"
     except OSError as error:
-        reason = f": {place} cannot be written ({error.strerror or error}). RUNG_CACHE names another folder"
+        reason = f": {path} cannot be written ({error.strerror or error}). RUNG_CACHE names another folder"
         return "each time" + reason * why
 
 

@@ -24,7 +24,7 @@ def of(device: Device, root: Path = Path("/"), nvml: Any | None = None) -> tuple
     elif device.kind == "cuda":
         found = _listed(device, root, nvml)
     elif device.kind == "rocm":
-        found = _held(device, root)
+        found = _used(device, root)
     else:
         found = []
     found.sort(key=lambda process: -process["bytes"])
@@ -37,8 +37,8 @@ def _resident(root: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # it has ended meanwhile
             lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
             fields = dict(line.split(":", 1) for line in lines if ":" in line)
-            held = int(fields["VmRSS"].split()[0]) * 1024
-            found.append({"pid": int(folder.name), "name": fields["Name"].strip(), "bytes": held})
+            resident = int(fields["VmRSS"].split()[0]) * 1024
+            found.append({"pid": int(folder.name), "name": fields["Name"].strip(), "bytes": resident})
     return found
 
 
@@ -54,18 +54,18 @@ def _listed(device: Device, root: Path, nvml: Any | None) -> list[dict[str, Any]
         try:
             handle = module.nvmlDeviceGetHandleByUUID(str(device.details.get("uuid", "")))
             for process in module.nvmlDeviceGetComputeRunningProcesses(handle):
-                held = int(process.usedGpuMemory or 0)
-                found.append({"pid": int(process.pid), "name": _name(int(process.pid), root), "bytes": held})
+                used = int(process.usedGpuMemory or 0)
+                found.append({"pid": int(process.pid), "name": _name(int(process.pid), root), "bytes": used})
         finally:
             module.nvmlShutdown()
     return found
 
 
-def _held(device: Device, root: Path) -> list[dict[str, Any]]:
+def _used(device: Device, root: Path) -> list[dict[str, Any]]:
     from rung.hardware.families import rocm
 
-    held = rocm.process_memory(str(device.details.get("pci", "")), root)
-    return [{"pid": pid, "name": _name(pid, root), "bytes": size} for pid, size in held.items()]
+    used = rocm.process_memory(str(device.details.get("pci", "")), root)
+    return [{"pid": pid, "name": _name(pid, root), "bytes": size} for pid, size in used.items()]
 
 
 def _name(pid: int, root: Path) -> str:

@@ -141,10 +141,10 @@ def select_groups(names: Sequence[str | Device], software: str | None = None, fi
 def _machine(name: str, here: Sequence[Device], software: str | None) -> list[Group]:
     """Return the group of a name; of one that means a whole machine (``m1``, ``steam deck``) its GPU, then its CPU."""
     group = _group(name, here, software)
-    beside = f"{name} cpu"
-    if len(group) > 1 or group[0].real or group[0].kind == "cpu" or (found := catalog.find(beside)) is None:
+    suggestion = f"{name} cpu"
+    if len(group) > 1 or group[0].real or group[0].kind == "cpu" or (found := catalog.find(suggestion)) is None:
         return [group]
-    return [group, (catalog.device(beside),)] if found.cores else [group]
+    return [group, (catalog.device(suggestion),)] if found.cores else [group]
 
 
 def _here(software_adapters: bool = False) -> tuple[Device, ...]:
@@ -162,7 +162,7 @@ def _with(device: Device, missing: Mapping[str, str]) -> Device:
 
 
 def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
-    found = [_one(wanted, here, software) for wanted in catalog.several(name)]
+    found = [_one(each, here, software) for each in catalog.several(name)]
     ids = [device.id for device in found]
     if here_twice := next((d.id for d in found if d.real and ids.count(d.id) > 1), None):
         raise UsageError(

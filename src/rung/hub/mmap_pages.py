@@ -21,34 +21,34 @@ def give_back(tensors: Iterable[Tensor]) -> None:
     All of such a mapping goes, with what else was read of it. For files that nobody has changed anything of since they
     were mapped: a change would be lost.
     """
-    places = sorted(each.data_ptr() for each in tensors if each.device.type == "cpu" and each.nbytes)
-    if not places:
+    addresses = sorted(each.data_ptr() for each in tensors if each.device.type == "cpu" and each.nbytes)
+    if not addresses:
         return
     for low, high in _mapped():
-        at = bisect.bisect_left(places, low)
-        if at < len(places) and places[at] < high:
+        at = bisect.bisect_left(addresses, low)
+        if at < len(addresses) and addresses[at] < high:
             release_range(low, high)
 
 
 def give_back_files(files: Iterable[Path]) -> None:
     """Let go of the pages of these files, wherever they are mapped and nobody has changed anything."""
-    wanted, place = {str(file.resolve()) for file in files}, None
+    resolved, span = {str(file.resolve()) for file in files}, None
     for line in _USED.read_text().splitlines() if _USED.exists() else ():
         first, *rest = line.split(maxsplit=5)
         if not first.endswith(":"):
-            place = first if rest[-1] in wanted else None
-        elif place and first == "Anonymous:" and rest[0] == "0":
-            release_range(*_range(place))
+            span = first if rest[-1] in resolved else None
+        elif span and first == "Anonymous:" and rest[0] == "0":
+            release_range(*_range(span))
 
 
 def _mapped() -> Iterator[tuple[int, int]]:
     """First place, and the place after the last, of each mapping of a file."""
     for line in _MAPS.read_text().splitlines() if _MAPS.exists() else ():
-        place, _, _, _, inode, *_ = line.split(maxsplit=5)
+        span, _, _, _, inode, *_ = line.split(maxsplit=5)
         if inode != "0":
-            yield _range(place)
+            yield _range(span)
 
 
-def _range(place: str) -> tuple[int, int]:
-    low, high = (int(each, 16) for each in place.split("-"))
+def _range(span: str) -> tuple[int, int]:
+    low, high = (int(each, 16) for each in span.split("-"))
     return low, high

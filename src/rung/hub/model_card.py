@@ -35,10 +35,10 @@ model = {kind}.from_pretrained("{place}")
 """
 
 
-def text(model: Any, place: str) -> str:
-    """The page of a model that is found at ``place``, a folder or the name of a repository."""
+def text(model: Any, folder: str) -> str:
+    """The page of a model that is found at ``folder``, a folder or the name of a repository."""
     origin = str(getattr(model.config, "_name_or_path", ""))
-    base = origin if _is_repository(origin) and origin != place else None
+    base = origin if _is_repository(origin) and origin != folder else None
     data = ModelCardData(
         library_name="transformers",
         tags=list(model.model_tags or []),
@@ -50,22 +50,22 @@ def text(model: Any, place: str) -> str:
     left = sum(part.nbytes for part in model.parameters() if part not in coded)
     rows = [
         f"| {count(number, kind)} | {name} | {bits:.2f} |"
-        for (kind, name, bits), number in sorted(_held(model).items())
+        for (kind, name, bits), number in sorted(_counts(model).items())
     ]
     body = _TEXT.format(
-        name=place.rpartition("/")[2],
+        name=folder.rpartition("/")[2],
         origin=f"[{base}](https://huggingface.co/{base})" if base else f"A {type(model).__name__}",
         version=__version__,
         size=size(left + sum(part.nbytes for part in coded)),
         plain=size(left + sum(2 * weight.shape[0] * weight.shape[1] for weight in weights)),
         rows="\n".join(rows),
         kind=type(model).__name__,
-        place=place,
+        place=folder,
     )
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
 
 
-def _held(model: nn.Module) -> Counter[tuple[str, str, float]]:
+def _counts(model: nn.Module) -> Counter[tuple[str, str, float]]:
     """How many layers of a kind there are in each format."""
     found: Counter[tuple[str, str, float]] = Counter()
     for layer in model.modules():
@@ -93,7 +93,7 @@ class Saving:
         """As the model's own."""
         result = type(self.model).save_pretrained(self.model, save_directory, *args, **options)
         page = Path(save_directory) / "README.md"
-        if _held(self.model) and page.parent.is_dir() and not page.exists():
+        if _counts(self.model) and page.parent.is_dir() and not page.exists():
             page.write_text(text(self.model, page.parent.name), encoding="utf-8")
         return result
 
@@ -106,7 +106,7 @@ class Uploading:
 
     def __call__(self, working_dir: Any, repo_id: str, *args: Any, token: Any = None, **options: Any) -> Any:
         """As the model's own."""
-        if _held(self.model):
+        if _counts(self.model):
             try:
                 ModelCard.load(repo_id, token=token)
             except EntryNotFoundError:

@@ -42,8 +42,8 @@ class LoraQuantLinear(LoraLinear):
         added = None
         for name in active:
             down: Any = self.lora_A[name]
-            given = self.lora_dropout[name](self._cast_input_dtype(x, down.weight.dtype))
-            more = self.lora_B[name](down(given) * self.scaling[name])
+            inputs = self.lora_dropout[name](self._cast_input_dtype(x, down.weight.dtype))
+            more = self.lora_B[name](down(inputs) * self.scaling[name])
             added = more if added is None else added + more
         return y if added is None else y + added.to(y.dtype)
 

@@ -76,8 +76,8 @@ def _choose(name: str) -> Any:
             return Loader(config, method=_NAMES[name], **options)
         if _NAMES[name] == "bitsandbytes":
             return Quantizer(_as_rungs(config), **options)
-        made: HfQuantizer = _theirs[name][1](config, **options)
-        return made
+        quantizer: HfQuantizer = _theirs[name][1](config, **options)
+        return quantizer
 
     return make
 
@@ -112,14 +112,14 @@ class StoredConfig(QuantizationConfigMixin):
 class Loader(Quantizer):
     """Loads what another quantizer has stored: each weight as soon as all of its parts have been read.
 
-    ``wanted`` has formats of weights, by the names of their parameters, that are not to stay as they are stored.
+    ``weight_formats`` has formats of weights, by the names of their parameters, that do not stay as stored.
     """
 
     def __init__(
-        self, quantization_config: Any, method: str, wanted: Mapping[str, Format] | None = None, **options: Any
+        self, quantization_config: Any, method: str, weight_formats: Mapping[str, Format] | None = None, **options: Any
     ) -> None:
         HfQuantizer.__init__(self, quantization_config, **options)
-        self.method, self._wanted = method, wanted or {}
+        self.method, self._weight_formats = method, weight_formats or {}
         self.settings: Mapping[str, Any] = quantization_config.to_dict()
         self._own: dict[int, Any] = {}  # transformers' conversion by the one that takes its place
         self._taken: dict[str, dict[str, list[Encoded]]] = {}  # experts by module and parameter
@@ -169,12 +169,12 @@ class Loader(Quantizer):
         """The weight of those parts; None where it is stored as it is. Raises ``BadFile``."""
         raws = {part: _raw(tensor) for part, tensor in tensors.items()}
         headers = {part: Header(f"{name} ({part})", tuple(t.shape), raws[part].dtype) for part, t in tensors.items()}
-        held = checkpoints.describe(self.method, self.settings, name, headers, raws.__getitem__)
-        if held is None and "weight" not in tensors:
+        stored = checkpoints.describe(self.method, self.settings, name, headers, raws.__getitem__)
+        if stored is None and "weight" not in tensors:
             raise BadFile(
                 f"{name} lacks its codes", [f"the checkpoint has {', '.join(tensors)} of it"], code="model-incomplete"
             )
-        return None if held is None else checkpoints.read(self.method, held, raws, name)
+        return None if stored is None else checkpoints.read(self.method, stored, raws, name)
 
     def insert(self, model: Any, name: str, encoded: Encoded, device: torch.device) -> dict[str, Tensor]:
         """Puts the layer of a weight into the model; returns its parts by their names there."""
@@ -190,7 +190,7 @@ class Loader(Quantizer):
             raise BadFile(f"{name} is {list(encoded.shape)} in the checkpoint, and {list(shape)} in the model")
         if kind_of(module) != "linear":
             return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
-        encoded = self._as_wanted(name, encoded)
+        encoded = self._converted_weight(name, encoded)
         eight = encoded.format.name == "llm_int8"
         threshold = float(self.settings.get("llm_int8_threshold", OUTLIERS)) if eight else 0.0
         stored = QuantWeight.of(encoded, dtype, device)
@@ -200,15 +200,15 @@ class Loader(Quantizer):
         """Puts the layer of a weight for each expert into the model, once both of its tensors are there."""
         stem, _, parameter = name.rpartition(".")
         taken = self._taken.setdefault(stem, {})
-        taken[parameter] = [self._as_wanted(name, each) for each in experts]
+        taken[parameter] = [self._converted_weight(name, each) for each in experts]
         if len(taken) < len(NAMES):
             return {}
-        held = formats.alike([*taken[NAMES[0]], *taken[NAMES[1]]])
-        if len({each.format for each in held}) > 1:  # a saved config has one format for a layer
+        fmt = formats.alike([*taken[NAMES[0]], *taken[NAMES[1]]])
+        if len({each.format for each in fmt}) > 1:  # a saved config has one format for a layer
             del taken[parameter]
             return self.plain_experts(model, name, device) | {name: _decoded(experts, model, name, device)}
-        weights = [QuantWeight.of(each, model.get_parameter(name).dtype, device) for each in held]
-        layer = QuantExperts(model.get_submodule(stem), weights[: len(held) // 2], weights[len(held) // 2 :])
+        weights = [QuantWeight.of(each, model.get_parameter(name).dtype, device) for each in fmt]
+        layer = QuantExperts(model.get_submodule(stem), weights[: len(fmt) // 2], weights[len(fmt) // 2 :])
         return self._put(model, stem, layer, weights)
 
     def plain_experts(self, model: Any, name: str, device: torch.device) -> dict[str, Tensor]:
@@ -220,9 +220,9 @@ class Loader(Quantizer):
             f"{stem}.{other}": _decoded(experts, model, f"{stem}.{other}", device) for other, experts in taken.items()
         }
 
-    def _as_wanted(self, name: str, encoded: Encoded) -> Encoded:
+    def _converted_weight(self, name: str, encoded: Encoded) -> Encoded:
         """The weight in the format that is asked for; as it is stored where none is."""
-        return formats.convert(encoded, self._wanted.get(name, encoded.format), name, torch.get_num_threads())
+        return formats.convert(encoded, self._weight_formats.get(name, encoded.format), name, torch.get_num_threads())
 
     @staticmethod
     def _put(model: Any, stem: str, layer: nn.Module, weights: list[Any]) -> dict[str, Tensor]:
@@ -257,20 +257,24 @@ def fuses(model: nn.Module, name: str, operations: Sequence[ConversionOps]) -> b
 
 def _config_of(model: nn.Module) -> QuantizationConfig | None:
     """The config of rung with which a saved copy of a loaded model is read; None where all was decoded."""
-    plain, held, threshold = [], {}, 0.0
+    plain, formats_by_name, threshold = [], {}, 0.0
     for name, layer in model.named_modules():
         if isinstance(layer, QuantLinear):
-            held[name], threshold = layer.stored.format.name, max(threshold, layer.threshold)
+            formats_by_name[name], threshold = layer.stored.format.name, max(threshold, layer.threshold)
         elif isinstance(layer, QuantExperts):
-            held[name] = next(weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight))
+            formats_by_name[name] = next(
+                weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight)
+            )
         elif kind_of(layer) in ("linear", "experts"):
             plain.append(name)
-    names = list(held.values())
+    names = list(formats_by_name.values())
     if not names:
         return None
     most = max(set(names), key=names.count)
     heads = ("lm_head", "embed_out")
-    keep = {name: chosen for name, chosen in held.items() if chosen != most or name.rpartition(".")[2] in heads}
+    keep = {
+        name: chosen for name, chosen in formats_by_name.items() if chosen != most or name.rpartition(".")[2] in heads
+    }
     return QuantizationConfig(most, skip=plain, keep=keep, threshold=threshold)
 
 
@@ -318,10 +322,10 @@ class _Place(Operation):
         encoded = self.hf_quantizer.encoded(name, own)
         if encoded is None:
             return {name: own["weight"].to(model.get_parameter_or_buffer(name).dtype)}
-        made = self.hf_quantizer.insert(model, name, encoded, next(iter(own.values())).device)
-        if name not in made:
+        inserted = self.hf_quantizer.insert(model, name, encoded, next(iter(own.values())).device)
+        if name not in inserted:
             context["missing_keys"].discard(name)
-        return made
+        return inserted
 
 
 class _Fuse(Operation):
@@ -348,7 +352,7 @@ class _Fuse(Operation):
             context["missing_keys"].discard(name)
             return self.hf_quantizer.insert_experts(model, name, experts, device)
         dtype = model.get_parameter_or_buffer(name).dtype
-        made: Any = {
+        fused: Any = {
             target: [
                 (each if isinstance(each, Tensor) else torch.from_numpy(formats.decode(each))).to(device, dtype)
                 for each in weights
@@ -356,11 +360,11 @@ class _Fuse(Operation):
             for target, weights in found.items()
         }
         for operation in self.own:
-            made = operation.convert(made, **context)
+            fused = operation.convert(fused, **context)
         if name.endswith(NAMES):
-            (whole,) = made.values()
-            made = {name: whole, **self.hf_quantizer.plain_experts(model, name, device)}
-        result: dict[str, Any] = made
+            (whole,) = fused.values()
+            fused = {name: whole, **self.hf_quantizer.plain_experts(model, name, device)}
+        result: dict[str, Any] = fused
         return result
 
     def _found(self, name: str, tensors: Mapping[str, Any]) -> dict[str, list[Encoded | Tensor]]:
@@ -386,14 +390,14 @@ class _Fuse(Operation):
         stem = name.rpartition(".")[0]
         if not fuses(model, name, self.own):
             return None
-        made: list[Encoded] = []
+        encoded: list[Encoded] = []
         for several in zip(*found.values(), strict=True):
             one = [each for each in several if isinstance(each, Encoded)]
             whole = formats.stacked(one) if len(one) == len(several) else None
             if whole is None or stem in self.hf_quantizer.plain:
                 return None
-            made.append(whole)
-        have, want = [len(made), *made[0].shape], list(model.get_parameter(name).shape)
+            encoded.append(whole)
+        have, want = [len(encoded), *encoded[0].shape], list(model.get_parameter(name).shape)
         if have != want:
             raise BadFile(f"{name} is {have} in the checkpoint, and {want} in the model")
-        return made
+        return encoded

@@ -39,18 +39,18 @@ Group = dict[str | None, list[Found]]
 class ReadConfig(QuantizationConfigMixin):
     """Makes one call of ``from_pretrained`` read with ``Loader`` what a quantization config describes.
 
-    The model's own config must not hold it then; ``wanted``: see ``Loader``. Raises ``UnknownArchitecture`` for a
-    method that rung does not read.
+    The model's own config must not hold it then; ``weight_formats``: see ``Loader``. Raises ``UnknownArchitecture``
+    for a method that rung does not read.
     """
 
-    def __init__(self, described: Mapping[str, Any], where: str, wanted: Mapping[str, Format]) -> None:
+    def __init__(self, described: Mapping[str, Any], where: str, weight_formats: Mapping[str, Format]) -> None:
         self.quant_method: Any = Method.RUNG
-        self.described, self.method, self.wanted = dict(described), method_of(described, where), wanted
+        self.described, self.method, self.wanted = dict(described), method_of(described, where), weight_formats
 
     def quantizer(self, **options: Any) -> Loader:
         """Return the quantizer that transformers loads with."""
         stored = StoredConfig(**{**self.described, "quant_method": self.method})
-        return Loader(stored, method=self.method, wanted=self.wanted)
+        return Loader(stored, method=self.method, weight_formats=self.wanted)
 
 
 def as_stored(
@@ -75,11 +75,11 @@ def as_stored(
     for name in groups.keys() - names:
         if any(item.source for item in _items(groups[name])):
             raise _unheld(f"{where}: {name} is quantized by itself, and tied to another weight of its network")
-    made = {tensor.name: _held(module, tensor, groups.get(tensor.name, {})) for tensor in tensors}
-    made |= _experts(module, made, groups, converters, tuple(files))
-    if not any(tensor.source for tensor in made.values()):
+    result = {tensor.name: _as_tensor(module, tensor, groups.get(tensor.name, {})) for tensor in tensors}
+    result |= _experts(module, result, groups, converters, tuple(files))
+    if not any(tensor.source for tensor in result.values()):
         raise _unheld(f"{where} is quantized, and no layer of a {type(module).__name__} holds such a weight")
-    return tuple(made.values())
+    return tuple(result.values())
 
 
 def _unheld(cause: str) -> UnknownArchitecture:
@@ -107,7 +107,7 @@ def _by_parameter(module: Any, weights: Iterable[Found]) -> tuple[dict[str, Grou
     return groups, {pattern: each for each in converters for pattern in each.source_patterns}
 
 
-def _held(module: nn.Module, tensor: Tensor, group: Group) -> Tensor:
+def _as_tensor(module: nn.Module, tensor: Tensor, group: Group) -> Tensor:
     """The tensor as it is stored, where one stored weight is all of it, and a layer of rung's holds that."""
     if list(group) != [None]:
         return tensor
@@ -136,7 +136,7 @@ def _experts(
     files: Sequence[Path],
 ) -> dict[str, Tensor]:
     """The tensors of experts that are stored one by one and stay so: both of a layer in one format, or neither."""
-    made: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for stem in {name.rpartition(".")[0] for name in groups if name.endswith(NAMES)}:
         names = [f"{stem}.{parameter}" for parameter in NAMES if f"{stem}.{parameter}" in tensors]
         found = [_formats(module, name, groups.get(name, {}), converters, files) for name in names]
@@ -148,8 +148,8 @@ def _experts(
             pieces = tuple(piece for source in sources for piece in source.pieces)
             source = Source(sources[0].method, StoredWeight(shape, shared.name, EMPTY), pieces)
             size = shape[0] * shared.bytes(shape[1:])
-            made[name] = replace(tensors[name], format=shared.name, bytes=size, source=source)
-    return made
+            result[name] = replace(tensors[name], format=shared.name, bytes=size, source=source)
+    return result
 
 
 def _formats(
@@ -162,10 +162,10 @@ def _formats(
     found: list[Format] = []
     for several in zip(*group.values(), strict=False):  # reading tells of experts that are missing
         apart = [(formats.get(item.stored.format), item.stored.shape) for item in several if item.source]
-        made = formats.stacked_format(apart) if len(apart) == len(several) else None
-        if made is None or (made.layout == "ordered" and len({_order(item, files) for item in several}) > 1):
+        fmt = formats.stacked_format(apart) if len(apart) == len(several) else None
+        if fmt is None or (fmt.layout == "ordered" and len({_order(item, files) for item in several}) > 1):
             return []
-        found.append(made)
+        found.append(fmt)
     return found
 
 
@@ -193,42 +193,42 @@ def _own(
             f"{where}: quantization_config does not belong to a {type(module).__name__}", [error.cause, *error.facts]
         ) from error
     groups, _ = _by_parameter(module, read)
-    places: dict[QuantWeight, list[str]] = {}  # several where a head is its embedding
-    for place, layer in module.named_modules(remove_duplicate=False):
+    names: dict[QuantWeight, list[str]] = {}  # several where a head is its embedding
+    for layer_name, layer in module.named_modules(remove_duplicate=False):
         if isinstance(layer, QuantWeight):
-            places.setdefault(layer, []).append(place)
-    held: dict[str, list[tuple[QuantWeight, tuple[Piece, ...]]]] = {}
-    for weight, several in places.items():
+            names.setdefault(layer, []).append(layer_name)
+    found_pieces: dict[str, list[tuple[QuantWeight, tuple[Piece, ...]]]] = {}
+    for weight, several in names.items():
         pieces = _pieces(weight, several, groups)
-        for place in several:
-            held.setdefault(parameter_of(place), []).append((weight, pieces))
+        for layer_name in several:
+            found_pieces.setdefault(parameter_of(layer_name), []).append((weight, pieces))
     return tuple(
-        _with_parts(tensor, held[tensor.name])
-        if tensor.name in held
-        else _held(module, tensor, groups.get(tensor.name, {}))
+        _with_parts(tensor, found_pieces[tensor.name])
+        if tensor.name in found_pieces
+        else _as_tensor(module, tensor, groups.get(tensor.name, {}))
         for tensor in tensors
     )
 
 
-def _pieces(weight: QuantWeight, places: Sequence[str], groups: Mapping[str, Group]) -> tuple[Piece, ...]:
+def _pieces(weight: QuantWeight, names: Sequence[str], groups: Mapping[str, Group]) -> tuple[Piece, ...]:
     """The stored parts of a weight that lies there in its network. Raises ``BadFile``."""
     found = []
     for part, (shape, dtype) in formats.parts(weight.format, weight.shape).items():
         name = formats.part_name(weight.format, part)
-        items = [item for place in places for item in _items(groups.get(f"{place}.{name}", {}))]
+        items = [item for layer_name in names for item in _items(groups.get(f"{layer_name}.{name}", {}))]
         if not items:
-            raise contradiction(places[0], f"expected: {weight.format.name}", f"there is no {places[0]}.{name}")
-        shaped(places[0], folder.header_of(items[0].stored), shape, (rung_folder.DTYPES[dtype],))
+            raise contradiction(names[0], f"expected: {weight.format.name}", f"there is no {names[0]}.{name}")
+        shaped(names[0], folder.header_of(items[0].stored), shape, (rung_folder.DTYPES[dtype],))
         found.append(folder.piece_of(part, items[0]))
     return tuple(found)
 
 
-def _with_parts(tensor: Tensor, held: Sequence[tuple[QuantWeight, tuple[Piece, ...]]]) -> Tensor:
+def _with_parts(tensor: Tensor, with_pieces: Sequence[tuple[QuantWeight, tuple[Piece, ...]]]) -> Tensor:
     """The tensor as those weights together hold it."""
-    format = held[0][0].format
-    shape = held[0][0].shape if len(tensor.shape) == 2 else tensor.shape  # GPT-2's own is turned
+    format = with_pieces[0][0].format
+    shape = with_pieces[0][0].shape if len(tensor.shape) == 2 else tensor.shape  # GPT-2's own is turned
     source = Source(
-        OWN, StoredWeight(shape, format.name, EMPTY), tuple(piece for _, pieces in held for piece in pieces)
+        OWN, StoredWeight(shape, format.name, EMPTY), tuple(piece for _, pieces in with_pieces for piece in pieces)
     )
-    size = sum(format.bytes(weight.shape) for weight, _ in held)
+    size = sum(format.bytes(weight.shape) for weight, _ in with_pieces)
     return replace(tensor, shape=shape, format=format.name, bytes=size, source=source)

@@ -120,11 +120,11 @@ class Quantizer(HfQuantizer):
         self.files = bool(kwargs.get("checkpoint_files"))
         if config.format == AUTO:
             _plan(model, config, kwargs.get("device_map"))
-        wanted = target_layers(model, config.choice())
-        for each in wanted:
+        layers = target_layers(model, config.choice())
+        for each in layers:
             if not self.pre_quantized or each.format.encodes:  # what rung does not write it may have loaded
                 check_shapes(each)
-        self._groups = _groups(wanted, model.all_tied_weights_keys)
+        self._groups = _groups(layers, model.all_tied_weights_keys)
         self._of = {key: group for group in self._groups for key in group.names()}
         if self.pre_quantized:
             for group in self._groups:
@@ -204,10 +204,10 @@ class Quantizer(HfQuantizer):
     def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> nn.Module:
         if isinstance(dtype, str):  # what save_pretrained leaves in the model's config
             dtype = getattr(torch, dtype)
-        made: dict[int, nn.Module] = {}
+        restored: dict[int, nn.Module] = {}
         for name, layer in list(model.named_modules(remove_duplicate=False)):
             if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
-                plain = made.setdefault(id(layer), layer.dequantize().to(dtype))
+                plain = restored.setdefault(id(layer), layer.dequantize().to(dtype))
                 put(model, name, plain)
         model.__dict__.pop("_tied_weights_keys", None)
         model.tie_weights()
@@ -217,7 +217,7 @@ class Quantizer(HfQuantizer):
 
 def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
     """Puts the planned format into the config. Raises ``DoesNotFit``."""
-    device, name = binding.device_of(_main_place(device_map)), type(model).__name__
+    device, name = binding.device_of(_main_device(device_map)), type(model).__name__
     answer = check(plain(name, "module", name, component_of(model)), [device], Question())
     if answer.best is None:
         refused = [f"{choice.format}: {choice.verdict.reason}" for choice in answer.choices]
@@ -225,23 +225,23 @@ def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
         raise DoesNotFit(f"{name} fits {device.name} in no format.", refused[-4:], ways)
     chosen = formats.get(answer.choices[answer.best].format)
     config.format = chosen.name
-    wanted = target_layers(model, Choice(chosen, tuple(config.skip)))
-    names = {each.name for each in wanted}
-    for each in wanted:
+    targets = target_layers(model, Choice(chosen, tuple(config.skip)))
+    names = {each.name for each in targets}
+    for each in targets:
         better = max((formats.next_better(chosen, w.shape[1]) for _, w in each.weights), key=lambda f: f.bits)
         if better != chosen and not any(means(pattern, each.name, names) for pattern in config.keep):
             config.keep[each.name] = better.name
 
 
-def _main_place(device_map: Any) -> torch.device:
+def _main_device(device_map: Any) -> torch.device:
     """Where a model is computed: the first accelerator of a device map, or of the machine where accelerate is to
     divide the model (``auto``, ``balanced`` ...); else the processor."""
     if isinstance(device_map, str):
         here = torch.accelerator  # without one torch 2.6 raises, newer ones answer None
         found = here.current_accelerator() if here.is_available() else None
         return found or torch.device("cpu")
-    places = [torch.device(each) for each in (device_map or {}).values() if each != "disk"]
-    return next((place for place in places if place.type != "cpu"), torch.device("cpu"))
+    devices = [torch.device(each) for each in (device_map or {}).values() if each != "disk"]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 class _Encode(Operation):
@@ -262,8 +262,8 @@ def tagged(model: Any) -> nn.Module:
 
     model.add_model_tags([METHOD])
     model_card.attach(model)
-    made: nn.Module = model
-    return made
+    network: nn.Module = model
+    return network
 
 
 class _Group:
@@ -308,27 +308,27 @@ class _Group:
         chosen = self.layers[0].format
         return [QuantWeight.empty(chosen, (w.shape[0], w.shape[1]), w.dtype) for _, w in self.layers[0].weights]
 
-    def put(self, model: Any, held: list[QuantWeight], config: QuantizationConfig) -> dict[str, Tensor]:
+    def put(self, model: Any, weights: list[QuantWeight], config: QuantizationConfig) -> dict[str, Tensor]:
         """Puts the layers into the model and returns the parts by their names there."""
         if self.done:
             return {}
         self.done = True
         parts: dict[str, Tensor] = {}
         for each in self.layers:
-            layer: Any = replacement(each.module, held, config.dtype(), config.threshold)
+            layer: Any = replacement(each.module, weights, config.dtype(), config.threshold)
             for module in layer.modules():
                 module._is_hf_initialized = True  # or transformers would fill the weights with random values
             put(model, each.name, layer)
             if each is self.layers[0]:
-                ids = {id(part) for weight in held for part in weight.parameters()}
+                ids = {id(part) for weight in weights for part in weight.parameters()}
                 parts = {f"{each.name}.{n}": p for n, p in layer.named_parameters() if id(p) in ids}
         return parts
 
 
-def _groups(wanted: list[TargetLayer], tied: dict[str, str]) -> list[_Group]:
+def _groups(targets: list[TargetLayer], tied: dict[str, str]) -> list[_Group]:
     """Layers by the weights they share; the embedding of a tied head comes first."""
     found: dict[str, list[TargetLayer]] = {}
-    for each in wanted:
+    for each in targets:
         name = f"{each.name}.weight"
         found.setdefault(tied.get(name, name), []).append(each)
     return [_Group(sorted(layers, key=lambda each: isinstance(each.module, nn.Linear))) for layers in found.values()]

@@ -35,14 +35,14 @@ class Operation(ConversionOps):
         """See ``ConversionOps``; nothing more is converted once something was refused."""
         if self.hf_quantizer.refused is None:
             try:
-                made = self.converted(input_dict, context)
+                result = self.converted(input_dict, context)
             except RungError as error:
                 self.hf_quantizer.refused = error
             else:
                 if self.hf_quantizer.files:
                     lists = (value if isinstance(value, list) else [value] for value in input_dict.values())
                     give_back(each for several in lists for each in several)
-                return made
+                return result
         context["missing_keys"].discard(context["full_layer_name"])  # or transformers would make random values
         return {}
 

@@ -96,12 +96,12 @@ class Sums:
 def layer_errors(card: ModelCard, format: str, device: Device) -> dict[int, float]:
     """SQNR in dB of the weights of each layer in a format against the stored ones; infinite where nothing is lost."""
     subject = Subject.of_card(card)
-    asked = None if format == "stored" else storage(format)
-    made = plan_weights(subject, asked, device, compute_dtype(device, lossless=False), packed=False)
+    requested = None if format == "stored" else storage(format)
+    plan = plan_weights(subject, requested, device, compute_dtype(device, lossless=False), packed=False)
     signal: defaultdict[int, float] = defaultdict(float)
     noise: defaultdict[int, float] = defaultdict(float)
     with Reader(card) as reader:
-        for weight in made:
+        for weight in plan:
             layer = layer_of(weight.tensor.role)
             if layer is None or not weight.multiplies:
                 continue

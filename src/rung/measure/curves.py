@@ -67,8 +67,8 @@ class _Svg:
 
     def text(self, at: Point, words: str, anchor: str, color: str = "#000000", upright: bool = False) -> None:
         turn = f' transform="rotate(-90 {at[0]:.1f} {at[1]:.1f})"' if upright else ""
-        place = f'x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}" fill="{color}"{turn}'
-        self._parts.append(f"<text {place}>{html.escape(words)}</text>")
+        position = f'x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}" fill="{color}"{turn}'
+        self._parts.append(f"<text {position}>{html.escape(words)}</text>")
 
     def save(self, path: Path) -> None:
         path.write_text("\n".join([*self._parts, "</svg>\n"]), encoding="utf-8")
@@ -127,11 +127,11 @@ def curves(path: Path, series: Mapping[str, Sequence[Point]], title: str, x: str
 
     Points that are not finite are left out, and labels without points. Raises ``OSError`` where nothing can be written.
     """
-    points = {label: [p for p in given if all(map(math.isfinite, p))] for label, given in series.items()}
-    every = [point for given in points.values() for point in given] or [(0.0, 0.0)]
+    points = {label: [p for p in pairs if all(map(math.isfinite, p))] for label, pairs in series.items()}
+    every = [point for pairs in points.values() for point in pairs] or [(0.0, 0.0)]
     (low_x, high_x), (low_y, high_y) = (_span([point[axis] for point in every]) for axis in (0, 1))
 
-    def place(point: Point) -> Point:
+    def position_of(point: Point) -> Point:
         across = _LEFT + (point[0] - low_x) / (high_x - low_x) * (_WIDE - _LEFT - _RIGHT)
         return across, _HIGH - _BELOW - (point[1] - low_y) / (high_y - low_y) * (_HIGH - _TOP - _BELOW)
 
@@ -141,13 +141,13 @@ def curves(path: Path, series: Mapping[str, Sequence[Point]], title: str, x: str
     canvas.text((14, (_TOP + _HIGH - _BELOW) / 2), y, "middle", upright=True)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         value_x, value_y = low_x + share * (high_x - low_x), low_y + share * (high_y - low_y)
-        across, down = place((value_x, value_y))
+        across, down = position_of((value_x, value_y))
         canvas.rule((_LEFT, down), (_WIDE - _RIGHT, down))
         canvas.text((_LEFT - 6, down + 4), f"{value_y:.4g}", "end")
         canvas.text((across, _HIGH - _BELOW + 16), f"{value_x:.4g}", "middle")
-    for number, (label, given) in enumerate((label, given) for label, given in points.items() if given):
+    for number, (label, pairs) in enumerate((label, pairs) for label, pairs in points.items() if pairs):
         color, dashes = _COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]
-        found = [place(point) for point in given]
+        found = [position_of(point) for point in pairs]
         canvas.curve(found, color, dashes)
         for at in found if len(found) <= _MOST_DOTS else ():
             canvas.dot(at, color)

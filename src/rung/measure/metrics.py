@@ -37,8 +37,8 @@ def ssim(frames: Array, reference: Array) -> float:
 def ssim_window(height: int, width: int) -> Array:
     """Return the weights of a side of SSIM's window, float64, for pictures of that size."""
     size = min(_WINDOW, height, width)
-    places = np.arange(size) - (size - 1) / 2
-    weights: Array = np.exp(-(places**2) / (2 * _SIGMA**2))
+    offsets = np.arange(size) - (size - 1) / 2
+    weights: Array = np.exp(-(offsets**2) / (2 * _SIGMA**2))
     weights /= weights.sum()
     return weights
 

@@ -70,13 +70,13 @@ def write(path: Path, frames: Iterable[Frame], fps: float, settings: Mapping[str
     An MP4 takes each frame as it is made and holds no other. Raises ``UsageError`` or ``SoftwareMissing`` as
     ``check_destination`` does, ``DiskFull``, and ``BadFile`` when writing fails in another way.
     """
-    given = iter(frames)
-    begin = list(itertools.islice(given, 2))
+    iterator = iter(frames)
+    begin = list(itertools.islice(iterator, 2))
     check_destination(path, len(begin))
     write_as = _mp4 if path.suffix.lower() == ".mp4" else _pillow
     try:
         with written_whole(path) as temporary:
-            write_as(temporary, begin, given, fps, settings)
+            write_as(temporary, begin, iterator, fps, settings)
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -195,12 +195,12 @@ def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
     count, height, width, _ = next(iter(rows.values())).shape
     shown = sorted({round(at * (count - 1) / max(min(count, most) - 1, 1)) for at in range(min(count, most))})
     font, line = ImageFont.load_default(), 16
-    made = Image.new("RGB", (len(shown) * width, len(rows) * (height + line)), "white")
-    draw = ImageDraw.Draw(made)
+    picture = Image.new("RGB", (len(shown) * width, len(rows) * (height + line)), "white")
+    draw = ImageDraw.Draw(picture)
     for row, (label, frames) in enumerate(rows.items()):
         top = row * (height + line)
         draw.text((2, top + 2), label, fill="black", font=font)
         for column, number in enumerate(shown):
-            made.paste(Image.fromarray(np.ascontiguousarray(frames[number])), (column * width, top + line))
+            picture.paste(Image.fromarray(np.ascontiguousarray(frames[number])), (column * width, top + line))
     with writing(path), written_whole(path) as temporary:
-        made.save(temporary)
+        picture.save(temporary)

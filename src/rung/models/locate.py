@@ -210,8 +210,8 @@ def _complete(listed: Listing, name: str) -> list[str]:
     if not found:
         return [name]
     start, end, count = name[: found.start()], name[found.end() :], int(found[2])
-    wanted = [f"{start}-{number:05d}-of-{count:05d}{end}" for number in range(1, min(count, 100_000) + 1)]
-    missing = [part for part in wanted if part not in listed.files]
+    names = [f"{start}-{number:05d}-of-{count:05d}{end}" for number in range(1, min(count, 100_000) + 1)]
+    missing = [part for part in names if part not in listed.files]
     if missing:
         where = "downloaded" if listed.folder else "there"
         raise HubError(
@@ -220,7 +220,7 @@ def _complete(listed: Listing, name: str) -> list[str]:
             [f"rung run {listed.repository}   # with a network"] if listed.folder else [],
             code="model-incomplete",
         )
-    return wanted
+    return names
 
 
 # ---- GGUF repositories

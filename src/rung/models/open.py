@@ -24,28 +24,28 @@ def open_card(path: str | Path) -> ModelCard:
     ``UnknownArchitecture``.
     """
     try:
-        place = Path(path).expanduser()
-        folder, there = place.is_dir(), place.exists()
+        path_expanded = Path(path).expanduser()
+        folder, there = path_expanded.is_dir(), path_expanded.exists()
     except (OSError, RuntimeError) as error:  # too long for a name; the home of a user who is not there
         raise ModelNotFound(
             f"There is no file or folder {str(path)[:200]}", [str(error)[:200]], code="path-unknown"
         ) from error
     if folder:
-        return _open_folder(place)
+        return _open_folder(path_expanded)
     if not there:
-        raise ModelNotFound(f"There is no file or folder {place}", code="path-unknown")
-    if not place.is_file():
-        raise BadFile(f"{place} is neither a file nor a folder", code="path-unknown")
-    if is_gguf(place):
-        return gguf_card(place)
-    if place.suffix == ".safetensors" or place.name in ("config.json", "model.safetensors.index.json"):
-        return _open_beside(place)
-    if place.suffix in PICKLE_SUFFIXES and head(place):
-        raise unsafe(place)
-    raise foreign(place, "a GGUF file")
+        raise ModelNotFound(f"There is no file or folder {path_expanded}", code="path-unknown")
+    if not path_expanded.is_file():
+        raise BadFile(f"{path_expanded} is neither a file nor a folder", code="path-unknown")
+    if is_gguf(path_expanded):
+        return gguf_card(path_expanded)
+    if path_expanded.suffix == ".safetensors" or path_expanded.name in ("config.json", "model.safetensors.index.json"):
+        return _open_folder_of(path_expanded)
+    if path_expanded.suffix in PICKLE_SUFFIXES and head(path_expanded):
+        raise unsafe(path_expanded)
+    raise foreign(path_expanded, "a GGUF file")
 
 
-def _open_beside(path: Path) -> ModelCard:
+def _open_folder_of(path: Path) -> ModelCard:
     """A file of a Hugging Face folder stands for the folder."""
     if not (path.parent / "config.json").is_file():
         raise BadFile(

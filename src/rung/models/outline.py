@@ -56,17 +56,17 @@ def open_outline(
     and for the cards of what ``rung run`` builds. Raises ``ModelNotFound``, ``BadFile``, ``UnsafeFile``,
     ``UnknownArchitecture`` or ``HubError``.
     """
-    open_place = functools.partial(_open_place, describing=describing)
+    open_path = functools.partial(_open_local, describing=describing)
     if not _exists(path):
         from rung.models.networks.repository import outline_of_repository  # threads and requests, for the hub alone
 
         found = outline_of_repository(
-            str(path), open_place, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
+            str(path), open_path, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
         )
         if found is None:
             raise nowhere(str(path)[:200], Path(str(path)[:200].replace("\0", "")))
         return found
-    return open_place(Path(path).expanduser())
+    return open_path(Path(path).expanduser())
 
 
 def _exists(path: str | Path) -> bool:
@@ -76,19 +76,19 @@ def _exists(path: str | Path) -> bool:
         return False
 
 
-def _open_place(place: Path, describing: Describe) -> Outline:
-    if place.is_dir() and pipeline.is_pipeline(place):
-        return _pipeline(place, describing)
-    if place.is_dir() and (place / "config.json").is_file():
-        return _folder(place, describing)
-    if place.is_file() and place.suffix == ".json" and not is_gguf(place):
-        return _json(place, describing)
+def _open_local(path: Path, describing: Describe) -> Outline:
+    if path.is_dir() and pipeline.is_pipeline(path):
+        return _pipeline(path, describing)
+    if path.is_dir() and (path / "config.json").is_file():
+        return _folder(path, describing)
+    if path.is_file() and path.suffix == ".json" and not is_gguf(path):
+        return _json(path, describing)
     try:
-        return outline_of_card(open_card(place))
+        return outline_of_card(open_card(path))
     except UnknownArchitecture:  # one that writes no text, or that rung does not run, but may know
-        if (encoder := open_encoder(place)) is not None:
+        if (encoder := open_encoder(path)) is not None:
             return plain(encoder.name, encoder.kind, encoder.path, encoder.component)
-        found = gguf.experts(place) if place.is_file() else None
+        found = gguf.experts(path) if path.is_file() else None
         if found is None:
             raise
         return found

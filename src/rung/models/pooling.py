@@ -52,10 +52,10 @@ def pooling_of_folder(folder: Path) -> Pooling:
     for module in _modules(folder):
         kind = str(module.get("type")).rpartition(".")[2]
         if kind == "Pooling":
-            place = Path(str(module.get("path")))
-            if place.is_absolute() or ".." in place.parts:
-                raise BadFile(f"{folder.name}/{_MODULES} names a folder outside of the model: {str(place)[:100]}")
-            found = replace(found, kind=_kind(folder / place / "config.json", folder.name))
+            subfolder = Path(str(module.get("path")))
+            if subfolder.is_absolute() or ".." in subfolder.parts:
+                raise BadFile(f"{folder.name}/{_MODULES} names a folder outside of the model: {str(subfolder)[:100]}")
+            found = replace(found, kind=_kind(folder / subfolder / "config.json", folder.name))
         elif kind == "Normalize":
             found = replace(found, normalize=True)
         elif kind != "Transformer":

@@ -67,14 +67,14 @@ class Reader:
 
         Raises ``BadFile`` as ``read`` does.
         """
-        for place in _places(tensor):
-            pages = np.frombuffer(self._map(place), np.uint8, min(place.bytes, _AHEAD), place.offset)
+        for span in _places(tensor):
+            pages = np.frombuffer(self._map(span), np.uint8, min(span.bytes, _AHEAD), span.offset)
             pages[:: mmap.PAGESIZE].max(initial=0)
 
     def done(self, tensor: Tensor) -> None:
         """Gives the tensor's pages back to the system; they are read again if somebody looks."""
-        for place in _places(tensor):
-            self._done(place)
+        for span in _places(tensor):
+            self._done(span)
 
     def _done(self, tensor: Tensor | Piece) -> None:
         mapped = self._maps.get(tensor.file)

@@ -194,7 +194,7 @@ def _yarn(scaling: Scaling) -> tuple[array[float], float]:
 def _ramped(stretched: Iterable[float], original: Sequence[float], low: float, high: float) -> array[float]:
     """yarn: the first frequencies as they were, the last stretched, mixed between the dimensions low and high."""
     first, width = _f32((low, high - low))
-    ramp = _f32(place / width for place in _f32(index - first for index in range(len(original))))
+    ramp = _f32(position / width for position in _f32(index - first for index in range(len(original))))
     keep = _f32(1 - min(max(value, 0), 1) for value in ramp)
     old = _f32(value * share for value, share in zip(original, keep, strict=True))
     new = _f32(value * share for value, share in zip(stretched, _f32(1 - share for share in keep), strict=True))

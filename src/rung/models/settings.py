@@ -30,11 +30,11 @@ class Settings:
         """The value as it is, or the default where the key is absent; a ``null`` stays None."""
         return self.values.get(self.prefix + key, default)
 
-    def bad(self, key: str, value: Any, wanted: str) -> BadFile:
+    def bad(self, key: str, value: Any, expected: str) -> BadFile:
         """The error for a value that is not what is wanted."""
-        return BadFile(f"{self.where}: {self.prefix}{key} is {str(value)[:60]!r}, not {wanted}")
+        return BadFile(f"{self.where}: {self.prefix}{key} is {str(value)[:60]!r}, not {expected}")
 
-    def _given(self, key: str, default: Any) -> Any:
+    def _value(self, key: str, default: Any) -> Any:
         value = self.raw(key)
         if value is None:
             value = default
@@ -44,7 +44,7 @@ class Settings:
 
     def integer(self, key: str, default: int | None = None, least: int = 1, most: int = _MOST) -> int:
         """A whole number from ``least`` to ``most``."""
-        value = self._given(key, default)
+        value = self._value(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -53,21 +53,21 @@ class Settings:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number above zero."""
-        value = self._given(key, default)
+        value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise self.bad(key, value, "a number above zero")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
-        value = self._given(key, default)
+        value = self._value(key, default)
         if not isinstance(value, bool):
             raise self.bad(key, value, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
-        value = self._given(key, default)
+        value = self._value(key, default)
         if not isinstance(value, str):
             raise self.bad(key, value, "a text")
         return value

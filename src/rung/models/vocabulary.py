@@ -57,17 +57,17 @@ class Vocabulary:
 
     def special(self, name: str) -> int | None:
         """The id of ``bos``, ``eos``, ``eot`` or ``eom``: as given, else llama.cpp's default, else None."""
-        given = token_ids(self._meta.raw(f"{name}_token_id"), self._size)
+        ids = token_ids(self._meta.raw(f"{name}_token_id"), self._size)
         default = DEFAULT_IDS.get(str(self._kind), {}).get(name)
-        return next(iter(given or token_ids(default, self._size)), None)
+        return next(iter(ids or token_ids(default, self._size)), None)
 
     @property
     def ends(self) -> tuple[int, ...]:
         """The ids at which generation stops."""
-        given = {token for name in ("eos", "eot", "eom") if (token := self.special(name)) is not None}
+        tokens = {token for name in ("eos", "eot", "eom") if (token := self.special(name)) is not None}
         if not isinstance(self._tokens, Strings):
-            return tuple(sorted(given))
-        texts = {token: self._tokens[token] for token in given | set(self._tokens.find(END_TEXTS).values())}
+            return tuple(sorted(tokens))
+        texts = {token: self._tokens[token] for token in tokens | set(self._tokens.find(END_TEXTS).values())}
         false = false_ends(texts.values())
         return tuple(sorted(token for token, text in texts.items() if text not in false))
 

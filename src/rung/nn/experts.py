@@ -17,8 +17,8 @@ NAMES = ("gate_up_proj", "down_proj")
 
 def recognized(module: nn.Module) -> bool:
     """Return whether a module looks like fused experts: it holds both tensors itself."""
-    held = dict(module.named_parameters(recurse=False))
-    return all(name in held and held[name].ndim == 3 for name in NAMES)
+    parameters = dict(module.named_parameters(recurse=False))
+    return all(name in parameters and parameters[name].ndim == 3 for name in NAMES)
 
 
 def computable(module: nn.Module) -> Verdict:
@@ -72,15 +72,15 @@ class QuantExperts(nn.Module):
         for expert in torch.unique(top_k_index).tolist():
             if expert >= len(self.down_proj):  # transformers' mark for a place that another device fills
                 continue
-            token, place = torch.where(top_k_index == expert)
-            y = self._down(self._gated(x[token], expert), expert) * top_k_weights[token, place, None]
+            token, slot = torch.where(top_k_index == expert)
+            y = self._down(self._gated(x[token], expert), expert) * top_k_weights[token, slot, None]
             result = result.index_add(0, token, y.to(result.dtype))
         return result
 
     def _one(self, x: Tensor, experts: list[int], weights: Tensor) -> Tensor:
         """The same of a single token, whose rows need no picking."""
-        met = [(place, expert) for place, expert in enumerate(experts) if expert < len(self.down_proj)]
-        each = [self._down(self._gated(x, expert), expert) * weights[place] for place, expert in met]
+        met = [(slot, expert) for slot, expert in enumerate(experts) if expert < len(self.down_proj)]
+        each = [self._down(self._gated(x, expert), expert) * weights[slot] for slot, expert in met]
         return torch.stack(each).sum(dim=0) if each else torch.zeros_like(x)
 
     def _gated(self, x: Tensor, expert: int) -> Tensor:

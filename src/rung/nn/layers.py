@@ -55,9 +55,9 @@ class QuantLinear(nn.Linear):
         """[..., in] -> [..., out]"""
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        given = x if self.compute_dtype is None or not x.is_floating_point() else x.to(self.compute_dtype)
+        inputs = x if self.compute_dtype is None or not x.is_floating_point() else x.to(self.compute_dtype)
         outliers = self.threshold > 0 and not self.training and not x.is_meta
-        y = _with_outliers(given, self) if outliers else self._product(given)
+        y = _with_outliers(inputs, self) if outliers else self._product(inputs)
         bias = self.bias  # looked up once: a parameter costs half a microsecond
         if bias is not None:
             y = y + bias.to(y.dtype)
@@ -97,9 +97,9 @@ def _check_own(layer: QuantLinear | QuantEmbedding, weight: Any) -> None:
 def turned_back(layer: nn.Linear, kind: type[nn.Module]) -> nn.Module:
     """A layer as one of that kind, which keeps its weight as [in, out]."""
     with torch.device("meta"):
-        made = kind(layer.out_features, layer.in_features)
-    made.weight, made.bias = nn.Parameter(layer.weight.detach().T.contiguous()), layer.bias
-    return made.train(layer.training)
+        linear = kind(layer.out_features, layer.in_features)
+    linear.weight, linear.bias = nn.Parameter(layer.weight.detach().T.contiguous()), layer.bias
+    return linear.train(layer.training)
 
 
 def _with_outliers(x: Tensor, layer: QuantLinear) -> Tensor:

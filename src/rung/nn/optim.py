@@ -116,8 +116,8 @@ def _build(name: str, row: _Row) -> type[Optimizer8bit]:
     arguments = [Parameter(each, kind, default=default) for each, default in row.arguments.items()]
     signature = Signature([Parameter("self", kind), Parameter("params", kind), *arguments])
 
-    def init(self: Optimizer8bit, *given: Any, **named: Any) -> None:
-        bound = signature.bind(self, *given, **named)
+    def init(self: Optimizer8bit, *positional: Any, **named: Any) -> None:
+        bound = signature.bind(self, *positional, **named)
         bound.apply_defaults()
         values = {key: value for key, value in bound.arguments.items() if key not in ("self", "params")}
         _refuse_ignored(row, values)

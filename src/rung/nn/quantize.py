@@ -69,23 +69,23 @@ def quantize(
             ["rung quantize SRC DST --format F   # quantizes files"],
         )
     check_computing(compute_dtype, threshold)
-    wanted = target_layers(module, Choice.named(format, skip, embeddings, keep))
-    for each in wanted:
+    targets = target_layers(module, Choice.named(format, skip, embeddings, keep))
+    for each in targets:
         check(each)
-    held: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
-    for each in wanted:
+    weights: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
+    for each in targets:
         for name, weight in each.weights:
-            if id(weight) not in held:
+            if id(weight) not in weights:
                 encoded = encode(weight, each.format, name)
-                held[id(weight)] = QuantWeight.of(encoded, weight.dtype, weight.device)
-    made: dict[int, nn.Module] = {}
-    for each in wanted:
-        if id(each.module) not in made:
-            mine = [held[id(weight)] for _, weight in each.weights]
-            made[id(each.module)] = replacement(each.module, mine, compute_dtype, threshold)
+                weights[id(weight)] = QuantWeight.of(encoded, weight.dtype, weight.device)
+    replacements: dict[int, nn.Module] = {}
+    for each in targets:
+        if id(each.module) not in replacements:
+            mine = [weights[id(weight)] for _, weight in each.weights]
+            replacements[id(each.module)] = replacement(each.module, mine, compute_dtype, threshold)
         if not each.name:
-            return made[id(each.module)]
-        put(module, each.name, made[id(each.module)])
+            return replacements[id(each.module)]
+        put(module, each.name, replacements[id(each.module)])
     tell_left(module)
     return module
 
@@ -136,8 +136,8 @@ def kind_of(layer: nn.Module) -> str:
         return "quantized"
     if isinstance(layer, nn.Linear):
         plain = type(layer).forward is nn.Linear.forward or type(layer).__name__ in _SAME
-        held = layer._parameters.get("weight")  # none where it is computed of others (weight_norm)
-        return "linear" if plain and held is not None and not is_lazy(held) else ""
+        weight = layer._parameters.get("weight")  # none where it is computed of others (weight_norm)
+        return "linear" if plain and weight is not None and not is_lazy(weight) else ""
     if turned(layer):
         return "linear"
     if type(layer) is nn.Embedding or (isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale")):
@@ -151,9 +151,9 @@ def turned(layer: nn.Module) -> bool:
 
 
 def _already(name: str, layer: nn.Module) -> UsageError:
-    held = sorted({weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight)})
+    format_names = sorted({weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight)})
     return UsageError(
-        f"{name} is quantized already, to {', '.join(held)}",
+        f"{name} is quantized already, to {', '.join(format_names)}",
         ["quantizing twice would lose twice"],
         ["begin with the model that it was made from, or leave it out with skip"],
         code="already-quantized",
@@ -214,38 +214,38 @@ def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
         )
 
 
-def check(wanted: TargetLayer) -> None:
+def check(target: TargetLayer) -> None:
     """Raises what ``quantize`` says for a layer that cannot be quantized."""
-    for name, weight in wanted.weights:
+    for name, weight in target.weights:
         if weight.is_meta:
             raise UsageError(
                 f"{name} is on the meta device: it has a shape and no values",
                 [f"its shape is {list(weight.shape)}"],
                 ["load the weights first", "of a model of transformers: from_pretrained(quantization_config=...)"],
             )
-    check_shapes(wanted)
-    for name, weight in wanted.weights:
+    check_shapes(target)
+    for name, weight in target.weights:
         check_values(name, weight)
 
 
-def check_shapes(wanted: TargetLayer) -> None:
+def check_shapes(target: TargetLayer) -> None:
     """Raises ``UsageError`` where a layer can be seen not to fit without looking at its values."""
-    format = wanted.format
-    leave_out = f"leave it out:  skip=[{wanted.name!r}]" if wanted.name else "leave this layer as it is"
+    format = target.format
+    leave_out = f"leave it out:  skip=[{target.name!r}]" if target.name else "leave this layer as it is"
     if not format.encodes:
-        better = written_instead(format, wanted.weights[0][1].shape[1])
+        better = written_instead(format, target.weights[0][1].shape[1])
         ways = [f"quantize to {better}, which it writes", "rung formats   # says which are written"]
         raise UsageError(
             f"rung reads {format.name} and does not write it",
-            [f"asked for {wanted.name or 'it'}"],
+            [f"asked for {target.name or 'it'}"],
             ways,
             code="format-not-writable",
         )
-    if kind_of(wanted.module) == "experts" and not (able := experts.computable(wanted.module)):
-        raise UsageError(f"{wanted.name} cannot be quantized: {able.reason}", (), [leave_out])
-    if getattr(wanted.module, "max_norm", None) is not None:
-        raise UsageError(f"{wanted.name} scales its rows while it reads them (max_norm)", (), [leave_out])
-    for name, weight in wanted.weights:
+    if kind_of(target.module) == "experts" and not (able := experts.computable(target.module)):
+        raise UsageError(f"{target.name} cannot be quantized: {able.reason}", (), [leave_out])
+    if getattr(target.module, "max_norm", None) is not None:
+        raise UsageError(f"{target.name} scales its rows while it reads them (max_norm)", (), [leave_out])
+    for name, weight in target.weights:
         if weight.numel() == 0:
             raise UsageError(f"{name} has no weights: its shape is {list(weight.shape)}", (), [leave_out])
         if not format.divides(weight.shape[1]):
@@ -272,20 +272,20 @@ def check_values(name: str, weight: Tensor) -> None:
 
 
 def replacement(
-    layer: nn.Module, held: list[QuantWeight], compute_dtype: torch.dtype | None, threshold: float = 0.0
+    layer: nn.Module, weights: list[QuantWeight], compute_dtype: torch.dtype | None, threshold: float = 0.0
 ) -> nn.Module:
     """The layer that takes the place of ``layer``, with those weights and everything else as it is there."""
-    made: nn.Module
+    replaced: nn.Module
     if kind_of(layer) == "linear":
         bias: Any = layer.bias
-        made = QuantLinear(held[0], bias, compute_dtype, threshold)
-        made.turned = type(layer) if turned(layer) else None
+        replaced = QuantLinear(weights[0], bias, compute_dtype, threshold)
+        replaced.turned = type(layer) if turned(layer) else None
     elif isinstance(layer, nn.Embedding):
-        made = QuantEmbedding(held[0], layer.padding_idx, compute_dtype, _scale_of(layer))
+        replaced = QuantEmbedding(weights[0], layer.padding_idx, compute_dtype, _scale_of(layer))
     else:
-        middle = len(held) // 2
-        made = QuantExperts(layer, held[:middle], held[middle:], compute_dtype)
-    return made.train(layer.training)
+        middle = len(weights) // 2
+        replaced = QuantExperts(layer, weights[:middle], weights[middle:], compute_dtype)
+    return replaced.train(layer.training)
 
 
 def _scale_of(layer: nn.Embedding) -> float | None:

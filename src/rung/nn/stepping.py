@@ -217,8 +217,8 @@ class GlobalOptimManager:
 
         Raises ``UsageError`` for what no optimizer here goes by.
         """
-        given = key_value_dict if key_value_dict is not None else {key: value}
-        unknown = sorted(str(name) for name in given if name not in SETTINGS)
+        overrides = key_value_dict if key_value_dict is not None else {key: value}
+        unknown = sorted(str(name) for name in overrides if name not in SETTINGS)
         if unknown:
             raise UsageError(
                 f"{', '.join(unknown)} would change nothing here",
@@ -227,7 +227,7 @@ class GlobalOptimManager:
                 code="option-without-effect",
             )
         for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
-            self._settings.setdefault(parameter, {}).update(given)
+            self._settings.setdefault(parameter, {}).update(overrides)
 
     def register_module_override(self, module: nn.Module, param_name: str, config: dict[str, Any]) -> None:
         """The same for the parameter of that name of a module."""
@@ -320,16 +320,16 @@ class Optimizer8bit(torch.optim.Optimizer):
     def _new_state(self, p: Tensor, config: dict[str, Any]) -> dict[str, Any]:
         small = p.numel() < config["min_8bit_size"] or config["optim_bits"] == 32
         kind, state = torch.float32 if small else torch.uint8, {"step": 0}
-        made: dict[str, Any] = state
+        new_state: dict[str, Any] = state
         for number, count in enumerate(_counts(self._rule), 1):
             lead = (2,) if count == 2 else ()
-            made[f"state{number}"] = torch.zeros((*lead, *p.shape), dtype=kind, device=p.device)
+            new_state[f"state{number}"] = torch.zeros((*lead, *p.shape), dtype=kind, device=p.device)
             if not small:
-                made[f"qmap{number}"] = codebook(number == 1, p.device)
-                made[f"absmax{number}"] = torch.zeros((*lead, blocks(p.numel())), device=p.device)
+                new_state[f"qmap{number}"] = codebook(number == 1, p.device)
+                new_state[f"absmax{number}"] = torch.zeros((*lead, blocks(p.numel())), device=p.device)
         if config["max_unorm"] > 0:
-            made["unorm_vec"] = torch.zeros(1, device=p.device)
-        return made
+            new_state["unorm_vec"] = torch.zeros(1, device=p.device)
+        return new_state
 
     def state_dict(self) -> dict[str, Any]:
         """As bitsandbytes lays it out."""
@@ -404,10 +404,10 @@ def _slots(state: dict[str, Any], rule: Rule) -> list[tuple[Tensor, Tensor | Non
     """The states as flat tensors, with the magnitudes and the codebook of 8-bit ones."""
     found: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
     for number, count in enumerate(_counts(rule), 1):
-        held, absmax, values = (state.get(f"{name}{number}") for name in ("state", "absmax", "qmap"))
-        assert isinstance(held, Tensor)
+        codes, absmax, values = (state.get(f"{name}{number}") for name in ("state", "absmax", "qmap"))
+        assert isinstance(codes, Tensor)
         for index in range(count):
-            one = held[index] if count == 2 else held
+            one = codes[index] if count == 2 else codes
             size = absmax[index] if absmax is not None and count == 2 else absmax
             found.append((one.view(-1), size, values))
     return found
@@ -416,17 +416,17 @@ def _slots(state: dict[str, Any], rule: Rule) -> list[tuple[Tensor, Tensor | Non
 def read_states(state: dict[str, Any], part: slice, rule: Rule) -> list[Tensor]:
     """The states of a piece, float32; 32-bit ones are looked into and not copied."""
     return [
-        held[part] if absmax is None or values is None else decode(held[part], _of(absmax, part), values)
-        for held, absmax, values in _slots(state, rule)
+        codes[part] if absmax is None or values is None else decode(codes[part], _of(absmax, part), values)
+        for codes, absmax, values in _slots(state, rule)
     ]
 
 
 def write_states(state: dict[str, Any], part: slice, rule: Rule, states: list[Tensor], encode: Encode = encode) -> None:
     """Encodes the states of a piece again."""
-    for new, (held, absmax, values) in zip(states, _slots(state, rule), strict=True):
+    for new, (stored, absmax, values) in zip(states, _slots(state, rule), strict=True):
         if absmax is not None and values is not None:
             codes, sizes = encode(new, values)
-            held[part] = codes
+            stored[part] = codes
             _of(absmax, part).copy_(sizes)
 
 

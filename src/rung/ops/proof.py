@@ -38,8 +38,8 @@ def compare(got: npt.ArrayLike, want: npt.ArrayLike, scale: npt.ArrayLike, bound
     worst = np.unravel_index(int(error.argmax()), error.shape)
     if error[worst] <= bound:
         return ""
-    place = tuple(map(int, worst))
-    return f"value {place} is {found[place]:.6g} instead of {right[place]:.6g}"
+    position = tuple(map(int, worst))
+    return f"value {position} is {found[position]:.6g} instead of {right[position]:.6g}"
 
 
 def compare_scale(got: npt.ArrayLike, want: npt.ArrayLike, bound: float) -> str:
@@ -70,16 +70,16 @@ def weights(format: str, rows: int, columns: int) -> Encoded:
     return Encoded(chosen, (rows, columns), {"data": np.ascontiguousarray(np.concatenate(kept)[:rows])})
 
 
-def as_tensor(values: npt.NDArray[Any], place: str) -> Any:
+def as_tensor(values: npt.NDArray[Any], location: str) -> Any:
     """Return the values as a tensor on torch's device."""
     import torch
 
-    return torch.from_numpy(values).to(place)
+    return torch.from_numpy(values).to(location)
 
 
-def on(rung: Rung, place: str) -> dict[str, str]:
+def on(rung: Rung, location: str) -> dict[str, str]:
     """Return the keywords that tell ``prepare`` of a rung where it computes."""
-    return {"device": place} if rung.packing in ON_DEVICE else {}
+    return {"device": location} if rung.packing in ON_DEVICE else {}
 
 
 def columns_of(format: str) -> int:
@@ -88,8 +88,8 @@ def columns_of(format: str) -> int:
     return 512 if block in (0, 1) else math.lcm(block, 256)
 
 
-def perform(rung: dict[str, Any], case: dict[str, Any], place: str = "cpu") -> dict[str, Any]:
-    """The verdict on one rung for one class of cases as JSON, ``{ok, reason}``; ``place`` is torch's device."""
-    chosen, asked = Rung.from_json(rung), Case.from_json(case)
-    reason = importlib.import_module(f"rung.ops.{asked.op}.self_check").check(chosen, asked, place)
+def perform(rung: dict[str, Any], case: dict[str, Any], location: str = "cpu") -> dict[str, Any]:
+    """The verdict on one rung for one class of cases as JSON, ``{ok, reason}``; ``location`` is torch's device."""
+    chosen, typed_case = Rung.from_json(rung), Case.from_json(case)
+    reason = importlib.import_module(f"rung.ops.{typed_case.op}.self_check").check(chosen, typed_case, location)
     return {"ok": not reason, "reason": reason}

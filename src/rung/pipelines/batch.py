@@ -55,39 +55,39 @@ def _settings(line: str, common: Settings, where: str) -> Settings:
     if not line.startswith("{"):
         return replace(common, prompt=line)
     try:
-        given = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} begins like JSON and is none: {error}", code="json-invalid") from error
-    unknown = sorted(given.keys() - {"prompt", *_FIELDS})
-    if unknown or not isinstance(given.get("prompt"), str):
+    unknown = sorted(fields.keys() - {"prompt", *_FIELDS})
+    if unknown or not isinstance(fields.get("prompt"), str):
         wrong = f"has {', '.join(unknown)}" if unknown else "has no prompt"
         raise UsageError(f"{where} {wrong}.", [f"it may have prompt, {', '.join(_FIELDS)}"])
     for name, (kind, least, most) in _FIELDS.items():
-        value = given.get(name)
-        if name not in given or (value is None and name != "seed"):
+        value = fields.get(name)
+        if name not in fields or (value is None and name != "seed"):
             continue
         fits = isinstance(value, kind) and not isinstance(value, bool)
         if not fits or (kind is not str and not least <= value <= most):
-            wanted = (
+            fields_of_settings = (
                 "a text" if kind is str else f"{'a whole number' if kind is int else 'a number'}, {least:,} or more"
             )
-            raise UsageError(f"{where}: {name} is {json.dumps(value)[:40]}; it is {wanted}.")
-    return replace(common, **given)
+            raise UsageError(f"{where}: {name} is {json.dumps(value)[:40]}; it is {fields_of_settings}.")
+    return replace(common, **fields)
 
 
 class Done:
     """The journal of a batch, beside its results: one line of JSON for each that is whole.
 
-    ``made`` is what all of them depend on beside their settings: the model and how it is held, frames a second.
+    ``identity`` is what all of them depend on beside their settings: the model, its format, frames a second.
     """
 
-    def __init__(self, out: Path, made: Mapping[str, object]) -> None:
-        self.path, self._made = out.with_name(f"{out.stem}.jsonl"), made
+    def __init__(self, out: Path, identity: Mapping[str, object]) -> None:
+        self.path, self._identity = out.with_name(f"{out.stem}.jsonl"), identity
 
-    def left(self, wanted: Sequence[Job]) -> list[Job]:
+    def left(self, several: Sequence[Job]) -> list[Job]:
         """The jobs that are not done with these settings, or whose file is gone. Raises ``BadFile``."""
         if not self.path.exists():
-            return list(wanted)
+            return list(several)
         done = {}
         for line in self.path.read_text(encoding="utf-8").splitlines():
             try:
@@ -99,11 +99,11 @@ class Done:
                 raise BadFile(
                     f"{self.path} is not the journal of a batch", [line[:80]], [f"rm {quoted(self.path)}"]
                 ) from error
-        return [one for one in wanted if done.get(one.out.name) != self._told(one) or not one.out.exists()]
+        return [one for one in several if done.get(one.out.name) != self._journal_line(one) or not one.out.exists()]
 
     def add(self, job: Job) -> None:
         """Writes down that a job is done. Raises ``DiskFull``."""
-        line = json.dumps({"file": job.out.name, **self._told(job)}, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps({"file": job.out.name, **self._journal_line(job)}, ensure_ascii=False).encode() + b"\n"
         torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         try:
             with open(self.path, "ab") as file:
@@ -119,6 +119,6 @@ class Done:
                 ["make room and give the same command again: it goes on after what is written down"],
             ) from error
 
-    def _told(self, job: Job) -> dict[str, object]:
-        result: dict[str, object] = json.loads(json.dumps({**self._made, **job.settings.chosen()}))
+    def _journal_line(self, job: Job) -> dict[str, object]:
+        result: dict[str, object] = json.loads(json.dumps({**self._identity, **job.settings.chosen()}))
         return result

@@ -53,7 +53,7 @@ class Performance:
         self.seconds: dict[str, float] = {}
         self._folder, self._device, self._journal, self._format = folder, device, journal, format
         self._networks = {network.name: network for network in networks}
-        self._place = torch.device(torch_name(device.id))
+        self._torch_device = torch.device(torch_name(device.id))
         self._progress = progress
         self._resident: dict[str, tuple[NetworkStorage, nn.Module]] = {}
         self._failed: list[tuple[str, NetworkStorage]] = []
@@ -72,12 +72,12 @@ class Performance:
         if key is not None and key in self._encoded:
             return self._encoded[key]
         while True:
-            held = self.plan.storage(name)
+            stored = self.plan.storage(name)
             try:
-                result = self._call(name, method, held, args, kwargs)
+                result = self._call(name, method, stored, args, kwargs)
                 break
             except Exception as error:
-                self._step_down(name, held, error)
+                self._step_down(name, stored, error)
         result = restored(result, _CPU)
         if key is not None:
             self._encoded[key] = result
@@ -87,24 +87,26 @@ class Performance:
         """The phase that a network belongs to."""
         return self._networks[name].phase
 
-    def _call(self, name: str, method: str, held: NetworkStorage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        network = self._network(name, held)
-        given, named = converted(args, kwargs, self._place, TORCH_DTYPE[held.dtype])
+    def _call(
+        self, name: str, method: str, stored: NetworkStorage, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        network = self._network(name, stored)
+        converted_args, named = converted(args, kwargs, self._torch_device, TORCH_DTYPE[stored.dtype])
         with torch.no_grad():
-            result = in_slices(getattr(network, method), given, named, held.at_once)
-        if self._place.type != "cpu":
-            getattr(torch, self._place.type).synchronize()  # or an error would be another call's
-        if held.dtype == "f16" and not all(_finite(value) for value in tree_leaves(result)):
+            result = in_slices(getattr(network, method), converted_args, named, stored.at_once)
+        if self._torch_device.type != "cpu":
+            getattr(torch, self._torch_device.type).synchronize()  # or an error would be another call's
+        if stored.dtype == "f16" and not all(_finite(value) for value in tree_leaves(result)):
             raise _Overflow(f"{name} in f16 gives numbers that are not finite")
         return result
 
-    def _network(self, name: str, held: NetworkStorage) -> nn.Module:
+    def _network(self, name: str, stored: NetworkStorage) -> nn.Module:
         """The network, read if it is not here; those of other phases go first."""
         phase = self._networks[name].phase
         for other in [one for one in self._resident if self._networks[one].phase != phase]:
             self.drop(other)
         found = self._resident.get(name)
-        if found is not None and (found[0].format, found[0].dtype) != (held.format, held.dtype):
+        if found is not None and (found[0].format, found[0].dtype) != (stored.format, stored.dtype):
             self.drop(name)
             found = None
         if found is None:
@@ -113,8 +115,8 @@ class Performance:
             def read(done: int, total: int) -> None:
                 self._progress(f"reading {name}", done, total)
 
-            filled = fill(empty, self._folder.place / name, held, self._place, read)
-            found = self._resident[name] = (held, filled)
+            filled = fill(empty, self._folder.place / name, stored, self._torch_device, read)
+            found = self._resident[name] = (stored, filled)
         return found[1]
 
     def drop(self, name: str | None = None) -> None:
@@ -122,10 +124,10 @@ class Performance:
         for one in list(self._resident) if name is None else [name]:
             self._resident.pop(one, None)
         process_memory.give_back()
-        if self._place.type != "cpu":
-            getattr(torch, self._place.type).empty_cache()
+        if self._torch_device.type != "cpu":
+            getattr(torch, self._torch_device.type).empty_cache()
 
-    def _step_down(self, name: str, held: NetworkStorage, error: Exception) -> None:
+    def _step_down(self, name: str, stored: NetworkStorage, error: Exception) -> None:
         """Plans again without what has failed; raises the error where it is no question of what the device can do."""
         step, reason = _judged(error)
         if step is StepClass.DEVICE_LOST:
@@ -134,7 +136,7 @@ class Performance:
             raise error
         ways = rungs(self._networks[name], self._device, self._format)
         # of a refused dtype no format will do
-        failed = [held] if step is StepClass.OUT_OF_MEMORY else [way for way in ways if way.dtype == held.dtype]
+        failed = [stored] if step is StepClass.OUT_OF_MEMORY else [way for way in ways if way.dtype == stored.dtype]
         self._failed += [(name, way) for way in failed]
         error.__traceback__ = None  # it holds the tensors of the call
         self.plan = plan_phases(
@@ -142,8 +144,8 @@ class Performance:
             without=self._failed,
         )  # fmt: skip
         now = self.plan.storage(name)
-        self._journal.step(StepDown(name, _words(held), self._device.id, step, reason, _words(now)))
-        if (now.format, now.dtype) != (held.format, held.dtype):
+        self._journal.step(StepDown(name, _words(stored), self._device.id, step, reason, _words(now)))
+        if (now.format, now.dtype) != (stored.format, stored.dtype):
             self.drop(name)
 
 
@@ -163,8 +165,8 @@ def _judged(error: Exception) -> tuple[StepClass | None, str]:
     return None, ""
 
 
-def _words(held: NetworkStorage) -> str:
-    return f"{held}, {held.at_once} at once"
+def _words(stored: NetworkStorage) -> str:
+    return f"{stored}, {stored.at_once} at once"
 
 
 def _finite(value: Any) -> bool:
@@ -174,10 +176,10 @@ def _finite(value: Any) -> bool:
 def _key(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """Return a key that tells calls apart by their arguments, tensors by their values."""
 
-    def told(value: Any) -> Any:
+    def traced(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         data = value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.dim() else value.numpy()
         return str(value.dtype), tuple(value.shape), hashlib.sha256(data.tobytes()).hexdigest()
 
-    return name, method, str(tree_map(told, (args, kwargs)))
+    return name, method, str(tree_map(traced, (args, kwargs)))

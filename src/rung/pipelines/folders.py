@@ -36,24 +36,24 @@ def folder_of(
 
     Raises ``ModelNotFound``, ``BadFile`` for a model that is no pipeline, ``HubError``.
     """
-    place = Path(name).expanduser()
-    if place.is_file() and place.name == INDEX:
-        place = place.parent
-    if place.is_dir():
-        if not (place / INDEX).is_file():
+    local = Path(name).expanduser()
+    if local.is_file() and local.name == INDEX:
+        local = local.parent
+    if local.is_dir():
+        if not (local / INDEX).is_file():
             raise BadFile(
                 f"{name} is no pipeline of diffusers: it has no {INDEX}.",
                 ways_out=[f"rung check {quoted(name)}   # says what it is"],
             )
-        return place
-    if place.is_file():
+        return local
+    if local.is_file():
         raise BadFile(
             f"{name} is a file, and a pipeline of diffusers is a folder with a {INDEX}.",
-            ["A GGUF file holds one network, most often a language model."] if place.suffix.lower() == ".gguf" else [],
-            [f"rung check {quoted(name)}   # says what it is", *_language(place)],
+            ["A GGUF file holds one network, most often a language model."] if local.suffix.lower() == ".gguf" else [],
+            [f"rung check {quoted(name)}   # says what it is", *_language(local)],
         )
     repository = repository_of(name)
-    if repository is None or place.exists():
+    if repository is None or local.exists():
         raise _no_pipeline(name)
     listed, _ = listing(repository[0], revision, offline=bool(offline or OFFLINE.read()))
     if INDEX not in listed.files:
@@ -61,7 +61,7 @@ def folder_of(
             f"{repository[0]} is no pipeline of diffusers: it has no {INDEX}.",
             ways_out=[f'rung run {name} "Why is the sky blue?"   # if it is a language model'],
         )
-    return next(path.parent for path in fetch(listed, _wanted(listed, weights), progress) if path.name == INDEX)
+    return next(path.parent for path in fetch(listed, _files_of(listed, weights), progress) if path.name == INDEX)
 
 
 def _no_pipeline(name: str) -> ModelNotFound:
@@ -76,14 +76,14 @@ def _no_pipeline(name: str) -> ModelNotFound:
     return ModelNotFound(f"There is no pipeline {name!r}.", facts, _EXAMPLES)
 
 
-def _language(place: Path) -> list[str]:
+def _language(folder: Path) -> list[str]:
     """Return the command for a file that a language model may lie in."""
-    if place.suffix.lower() not in (".gguf", ".safetensors"):
+    if folder.suffix.lower() not in (".gguf", ".safetensors"):
         return []
-    return [f"rung run {quoted(str(place))}   # if it is a language model"]
+    return [f"rung run {quoted(str(folder))}   # if it is a language model"]
 
 
-def _wanted(listed: Listing, with_weights: bool) -> list[str]:
+def _files_of(listed: Listing, with_weights: bool) -> list[str]:
     """The index, and of each component the small files and the weights, in 16 bits where there are such."""
     inside = [name for name in listed.files if name.count("/") == 1]
     weights = [name for name in inside if name.endswith(".safetensors")]

@@ -107,8 +107,8 @@ class Pipeline:
             rehearsal.heard.clear()
             pipeline = self._pipeline(rehearsal.perform, settings)
 
-            def made(asked: Settings, pipeline: Any = pipeline) -> tuple[int, tuple[int, int]]:
-                frames, height, width, _ = self._call(pipeline, asked, steps=_REHEARSED).shape
+            def made(chosen: Settings, pipeline: Any = pipeline) -> tuple[int, tuple[int, int]]:
+                frames, height, width, _ = self._call(pipeline, chosen, steps=_REHEARSED).shape
                 return frames, (width, height)
 
             validate.check_room(pipeline, settings, process_memory.machine_memory())
@@ -125,12 +125,12 @@ class Pipeline:
         return rehearsal.networks()
 
     @staticmethod
-    def _reads_negative(rehearsal: Rehearsal, made: validate.OutputSize, settings: Settings) -> bool:
+    def _reads_negative(rehearsal: Rehearsal, output: validate.OutputSize, settings: Settings) -> bool:
         """Return whether encoders are given anything else without the negative prompt."""
         heard = set(rehearsal.heard)
         rehearsal.heard.clear()
         with quiet():
-            made(replace(settings, negative=None))
+            output(replace(settings, negative=None))
         return heard != rehearsal.heard
 
     def _begin(self, rehearsal: Rehearsal, settings: Settings) -> None:
@@ -163,14 +163,14 @@ class Pipeline:
 
         Raises beside what ``plan`` raises what ``check_files`` does, before anything is computed.
         """
-        wanted = list(several)
-        if not wanted:
+        requested = list(several)
+        if not requested:
             return
-        networks = self.rehearse(wanted)
+        networks = self.rehearse(requested)
         if not self.folder.whole:
             self.folder.bring_weights()
             self._built = None  # and built again with the buffers that its files have
-        pipeline = self._pipeline(self._perform, wanted[0])
+        pipeline = self._pipeline(self._perform, requested[0])
         for network in networks:
             check_files(getattr(pipeline, network.name), self.folder.place / network.name)
         plan = self._planned(networks)
@@ -179,10 +179,10 @@ class Pipeline:
             self.folder, networks, plan, self.device, self.journal, self.format, self.watcher.progress
         )
         try:
-            for one in wanted if len(wanted) > 1 else []:
+            for one in requested if len(requested) > 1 else []:
                 self._encode(performance, one)
-            for one in wanted:
-                yield self._made(performance, one)
+            for one in requested:
+                yield self._generated(performance, one)
         finally:
             performance.drop()
 
@@ -199,7 +199,7 @@ class Pipeline:
         except _Encoded:
             return
 
-    def _made(self, performance: Performance, settings: Settings) -> Generated:
+    def _generated(self, performance: Performance, settings: Settings) -> Generated:
         started, before = time.monotonic(), dict(performance.seconds)
         frames = self._call(self._pipeline(performance.perform, settings, self.watcher.steps), settings)
         peak = process_memory.peak_memory() if self._here else 0
@@ -232,10 +232,10 @@ class Pipeline:
         return self.folder.pipeline(stands, _CPU, progress)
 
     def _call(self, pipeline: Any, settings: Settings, steps: int | None = None) -> np.ndarray:
-        given = _arguments(pipeline, settings, steps)
+        arguments = _arguments(pipeline, settings, steps)
         with torch.no_grad():
-            made = pipeline(**given)
-        return _frames(getattr(made, "frames", None) if hasattr(made, "frames") else made.images)
+            output = pipeline(**arguments)
+        return _frames(getattr(output, "frames", None) if hasattr(output, "frames") else output.images)
 
 
 class _Encoded(BaseException):
@@ -271,7 +271,7 @@ def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str
     """The arguments of the pipeline's call. Raises ``UsageError`` for a setting that it does not have."""
     accepted = inspect.signature(type(pipeline).__call__).parameters
     frames = next((name for name in _FRAMES if name in accepted), "num_frames")
-    wanted = {
+    arguments = {
         "negative_prompt": settings.negative,
         frames: settings.frames,
         "width": settings.size and settings.size[0],
@@ -280,26 +280,26 @@ def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str
         "guidance_scale": settings.guidance,
     }
     options = {frames: "--frames", "negative_prompt": "--negative", "guidance_scale": "--guidance", "width": "--size"}
-    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    stated: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     if frames not in accepted and settings.frames == 1:
-        del given[frames]  # a pipeline of pictures makes one
-    for name in given:
+        del stated[frames]  # a pipeline of pictures makes one
+    for name in stated:
         if name not in accepted:
             raise UsageError(f"{type(pipeline).__name__} has no {options.get(name, name)}.")
-    given |= {"prompt": settings.prompt, "generator": torch.Generator().manual_seed(settings.seed)}
-    validate.check_inputs(pipeline, given)
+    stated |= {"prompt": settings.prompt, "generator": torch.Generator().manual_seed(settings.seed)}
+    validate.check_inputs(pipeline, stated)
     if "output_type" in accepted:
-        given["output_type"] = "np"
+        stated["output_type"] = "np"
     if settings.size and "use_resolution_binning" in accepted:  # it would take the next of its own sizes
-        given["use_resolution_binning"] = False
+        stated["use_resolution_binning"] = False
     if "clean_caption" in accepted:  # it would need packages, and changes prompts behind the back
-        given["clean_caption"] = False
-    return given
+        stated["clean_caption"] = False
+    return stated
 
 
-def _frames(made: Any) -> np.ndarray:
+def _frames(output: Any) -> np.ndarray:
     """uint8 [number, height, width, 3] of what a pipeline returns: f32 in [0, 1], with or without frames."""
-    values = np.asarray(made, np.float32)
+    values = np.asarray(output, np.float32)
     values = values[0] if values.ndim == 5 else values
     values = values[None] if values.ndim == 3 else values
     finite = np.nan_to_num(values[..., :3], nan=0.0)

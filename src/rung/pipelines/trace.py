@@ -42,7 +42,7 @@ class Rehearsal:
         self._folder = folder
         self._modules: dict[str, nn.Module] = {}
         self._known: dict[object, Any] = {}
-        self._seen: dict[str, _Seen] = {}
+        self._records: dict[str, _Seen] = {}
         #: The longest text that each encoder was given, in tokens.
         self.tokens: dict[str, int] = {}
         #: The texts that encoders were given, as they were given.
@@ -50,11 +50,11 @@ class Rehearsal:
 
     def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call, without values."""
-        given = converted(args, kwargs, _CPU, torch.float32)
-        shapes = str(tree_map(lambda value: tuple(value.shape) if isinstance(value, Tensor) else value, given))
+        converted_args = converted(args, kwargs, _CPU, torch.float32)
+        shapes = str(tree_map(lambda value: tuple(value.shape) if isinstance(value, Tensor) else value, converted_args))
         key = (name, method, shapes)
         if key not in self._known:
-            self._known[key] = self._traced(name, method, *given)
+            self._known[key] = self._traced(name, method, *converted_args)
         text = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(text, Tensor) and not text.is_floating_point() and text.dim() == 2:
             self.tokens[name] = max(self.tokens.get(name, 0), text.shape[1])
@@ -65,10 +65,10 @@ class Rehearsal:
         if name not in self._modules:
             self._modules[name] = self._folder.network(name)
         found, result = traced(_Method(self._modules[name], method), *args, **kwargs)
-        seen = self._seen.setdefault(name, _Seen())
-        if found.peak_activations > seen.activations:
-            seen.activations, seen.batch = found.peak_activations, batch_of(args, kwargs)
-            seen.results, seen.method, seen.args, seen.kwargs = found.outputs, method, args, kwargs
+        record = self._records.setdefault(name, _Seen())
+        if found.peak_activations > record.activations:
+            record.activations, record.batch = found.peak_activations, batch_of(args, kwargs)
+            record.results, record.method, record.args, record.kwargs = found.outputs, method, args, kwargs
         return result
 
     def networks(self) -> list[Network]:
@@ -76,17 +76,17 @@ class Rehearsal:
         found = []
         for phase in phases_of(self._folder.networks):
             for name in phase.components:
-                if name in self._seen:
-                    seen = self._seen[name]
-                    alive = (seen.activations, self._narrow(name, seen))
-                    found.append(network_of(self._modules[name], name, phase.name, alive, seen.batch, seen.results))
+                if name in self._records:
+                    record = self._records[name]
+                    alive = (record.activations, self._narrow(name, record))
+                    found.append(network_of(self._modules[name], name, phase.name, alive, record.batch, record.results))
         return found
 
-    def _narrow(self, name: str, seen: _Seen) -> int:
+    def _narrow(self, name: str, record: _Seen) -> int:
         """Bytes of the largest call in 16 bits: more than half of f32's where a network widens what it computes."""
         module = cast(self._folder.network(name), torch.bfloat16)
-        args, kwargs = converted(seen.args, seen.kwargs, _CPU, torch.bfloat16)
-        return traced(_Method(module, seen.method), *args, **kwargs)[0].peak_activations
+        args, kwargs = converted(record.args, record.kwargs, _CPU, torch.bfloat16)
+        return traced(_Method(module, record.method), *args, **kwargs)[0].peak_activations
 
 
 class _Method(nn.Module):

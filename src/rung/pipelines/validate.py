@@ -29,29 +29,29 @@ _STEPS = (8, 16, 32, 64)
 _PIXEL = 12
 
 
-def check_output(pipeline: Any, settings: Settings, made: OutputSize) -> None:
+def check_output(pipeline: Any, settings: Settings, output: OutputSize) -> None:
     """Raises ``UsageError`` where the pipeline does not make the frames and the size of these settings.
 
     Its ways out have been tried: the nearest that it makes.
     """
     cause = None
     try:
-        frames, size = made(settings)
+        frames, size = output(settings)
         if _fits(settings, (frames, size)):
             return
-        reason = f"asked for that it makes {_told(settings.frames and frames, size)}, without an error"
+        reason = f"asked for that it makes {_described(settings.frames and frames, size)}, without an error"
     except RungError:
         raise
     except _REFUSALS as error:
         reason, cause = " ".join(str(error).split())[:300] or type(error).__name__, error
     name = type(pipeline).__name__
-    rules, ways = _Search(settings, made, _known(pipeline)).found()
+    rules, ways = _Search(settings, output, _known(pipeline)).found()
     if not ways:  # so it is another setting, or the pipeline
         others = [f"--{each}" for each in ("negative", "guidance", "scheduler") if getattr(settings, each) is not None]
         ways = [f"leave out {' and '.join(others)}"] if others else []
         raise UsageError(f"{name} refuses this.", [reason], [*ways, "pip install -U diffusers transformers"]) from cause
-    wanted = _told(settings.frames, settings.size) or "its own frames in its own size"
-    raise UsageError(f"{name} does not make {wanted}.", [reason, *rules], ways) from cause
+    requested = _described(settings.frames, settings.size) or "its own frames in its own size"
+    raise UsageError(f"{name} does not make {requested}.", [reason, *rules], ways) from cause
 
 
 def check_steps(pipeline: Any, settings: Settings, begin: Callable[[Settings], None]) -> None:
@@ -67,9 +67,9 @@ def check_steps(pipeline: Any, settings: Settings, begin: Callable[[Settings], N
     name, ways = type(pipeline.scheduler).__name__, ["leave out --scheduler"] if settings.scheduler else []
     if settings.steps is not None and (most := _most(settings, begin)):
         ways.insert(0, f"--steps {most}")
-    wanted = "its own number of" if settings.steps is None else f"{settings.steps:,}"
+    requested = "its own number of" if settings.steps is None else f"{settings.steps:,}"
     raise UsageError(
-        f"{name}, the scheduler of {type(pipeline).__name__}, does not take {wanted} steps.", [reason], ways
+        f"{name}, the scheduler of {type(pipeline).__name__}, does not take {requested} steps.", [reason], ways
     ) from cause
 
 
@@ -94,26 +94,29 @@ def check_room(pipeline: Any, settings: Settings, room: int) -> None:
     need = (settings.frames or 1) * width * height * _PIXEL
     if 0 < room < need:
         raise UsageError(
-            f"{_told(settings.frames or 1, (width, height))} do not fit this machine.",
+            f"{_described(settings.frames or 1, (width, height))} do not fit this machine.",
             [f"they are {sized(need)} as the pipeline makes them, and the machine has {sized(room)}"],
             ["fewer --frames, or a smaller --size"],
         )
 
 
-def check_inputs(pipeline: Any, given: dict[str, Any]) -> None:
+def check_inputs(pipeline: Any, arguments: dict[str, Any]) -> None:
     """Raises ``UsageError`` for a pipeline that does not make something of a text alone."""
     takes = inspect.signature(type(pipeline).__call__).parameters
     needs = [
         name
         for name, one in takes.items()
-        if name != "self" and one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD and name not in given
+        if name != "self"
+        and one.default is one.empty
+        and one.kind is one.POSITIONAL_OR_KEYWORD
+        and name not in arguments
     ]
     if "prompt" in takes and not needs:
         return
-    wanted = f"it needs {' and '.join(needs)} too" if needs else "it takes no prompt"
+    problem = f"it needs {' and '.join(needs)} too" if needs else "it takes no prompt"
     raise UsageError(
         f"{type(pipeline).__name__} does not make pictures or videos from text alone.",
-        [wanted],
+        [problem],
         ["take a pipeline that makes them from text:  rung video maxin-cn/Latte-1"],
     )
 
@@ -129,11 +132,11 @@ class _Search:
 
     def found(self) -> tuple[list[str], list[str]]:
         """Return the rule that the pipeline follows, in sentences, and the nearest options that it takes."""
-        asked = self.settings
-        rule, sizes = self.sizes(asked.frames)
+        requested = self.settings
+        rule, sizes = self.sizes(requested.frames)
         if sizes:
             return rule, [f"--size {width}x{height}" for width, height in sizes]
-        rule, numbers = self.numbers(asked.size)
+        rule, numbers = self.numbers(requested.size)
         if numbers:
             return rule, [f"--frames {number}" for number in numbers]
         for size in self.candidates():
@@ -152,11 +155,11 @@ class _Search:
     def sizes(self, frames: int | None) -> tuple[list[str], list[Size]]:
         """Return the rule for sizes at so many frames and the nearest sizes; the pipeline's own size where none is
         near."""
-        asked, taken = self.settings.size, list[Size]()
-        if asked is None:
+        requested, taken = self.settings.size, list[Size]()
+        if requested is None:
             return [], []
         for step in _STEPS:
-            near = _near(asked, step)
+            near = _near(requested, step)
             works = [size for size in near if self.works(frames, size)]
             if near and works == near:  # one of them is an odd multiple, and of smaller steps not all were taken
                 return [f"its widths and heights are multiples of {step}"], works
@@ -167,19 +170,21 @@ class _Search:
     def numbers(self, size: Size | None) -> tuple[list[str], list[int]]:
         """Return the rule for numbers of frames in that size and the nearest numbers; those of its configuration where
         none is near."""
-        asked = self.settings.frames
-        if asked is None:
+        requested = self.settings.frames
+        if requested is None:
             found = [number for number in self.known if self.works(number, size)]
             return self.stand(found), found
-        fewer = next((n for n in range(asked - 1, max(asked - 1 - _AROUND, 0), -1) if self.works(n, size)), None)
-        more = next((n for n in range(asked + 1, asked + 1 + _AROUND) if self.works(n, size)), None)
+        fewer = next(
+            (n for n in range(requested - 1, max(requested - 1 - _AROUND, 0), -1) if self.works(n, size)), None
+        )
+        more = next((n for n in range(requested + 1, requested + 1 + _AROUND) if self.works(n, size)), None)
         found = [n for n in (fewer, more) if n is not None] or [n for n in self.known if self.works(n, size)]
         rule = []
         if fewer and more:  # and nothing between them
             step = more - fewer
             if step > 1 and fewer % step == 1 and self.works(more + step, size):
                 rule = [f"its numbers of frames are {step}k + 1: {fewer}, {more}, {more + step} ..."]
-        return [*rule, *self.stand(found)], sorted(found, key=lambda n: abs(n - asked))
+        return [*rule, *self.stand(found)], sorted(found, key=lambda n: abs(n - requested))
 
     def stand(self, numbers: list[int]) -> list[str]:
         """Where these numbers stand."""
@@ -201,11 +206,11 @@ class _Search:
         return self.tried[frames, size]
 
 
-def _near(asked: Size, step: int) -> list[Size]:
+def _near(requested: Size, step: int) -> list[Size]:
     """The sizes whose sides are the next multiples of ``step`` below and above."""
-    below = (asked[0] // step * step, asked[1] // step * step)
-    above = (-(-asked[0] // step) * step, -(-asked[1] // step) * step)
-    return [size for size in dict.fromkeys((below, above)) if size != asked and 0 not in size]
+    below = (requested[0] // step * step, requested[1] // step * step)
+    above = (-(-requested[0] // step) * step, -(-requested[1] // step) * step)
+    return [size for size in dict.fromkeys((below, above)) if size != requested and 0 not in size]
 
 
 def _fits(settings: Settings, got: tuple[int, Size]) -> bool:
@@ -213,7 +218,7 @@ def _fits(settings: Settings, got: tuple[int, Size]) -> bool:
     return settings.frames in (None, frames) and settings.size in (None, size)
 
 
-def _told(frames: int | None, size: Size | None) -> str:
+def _described(frames: int | None, size: Size | None) -> str:
     """``5 frames of 16x16``, or what of that is known."""
     counted = "" if frames is None else "1 frame" if frames == 1 else f"{frames:,} frames"
     sides = "" if size is None else f"{size[0]}x{size[1]}"

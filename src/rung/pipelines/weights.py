@@ -99,8 +99,8 @@ def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[File
     for stored in tensors:
         name = names.get(stored.name)
         if name is not None and tuple(stored.shape) != tuple(state[name].shape):
-            there, wanted = list(stored.shape), list(state[name].shape)
-            raise BadFile(f"{name} of {folder.name} has the shape {there}, not {wanted}")
+            there, expected = list(stored.shape), list(state[name].shape)
+            raise BadFile(f"{name} of {folder.name} has the shape {there}, not {expected}")
     found = {id(state[name]) for name in names.values()}  # a weight that is there twice is in the file once
     missing = [name for name, value in state.items() if value.is_meta and id(value) not in found]
     if missing:
@@ -108,15 +108,17 @@ def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[File
     return files, names
 
 
-def fill(network: nn.Module, folder: Path, held: NetworkStorage, device: torch.device, progress: Progress) -> nn.Module:
+def fill(
+    network: nn.Module, folder: Path, stored_as: NetworkStorage, device: torch.device, progress: Progress
+) -> nn.Module:
     """Gives an empty network its weights and moves it to the device. Returns it.
 
     Layers of repeated blocks are held in ``held.format``, everything else in ``held.dtype``, or in f32 where the
     network's authors want that; but beside quantized layers a table of tokens is held in 16 bits, and its rows are
     widened. Raises what ``check_files`` does, and ``CannotEncode`` for NaN.
     """
-    dtype, kept = TORCH_DTYPE[held.dtype], set(kept_in_f32(network))
-    layers, narrow = (quantizable(network), tables(network)) if held.quantized else ({}, set())
+    dtype, kept = TORCH_DTYPE[stored_as.dtype], set(kept_in_f32(network))
+    layers, narrow = (quantizable(network), tables(network)) if stored_as.quantized else ({}, set())
     files, names = check_files(network, folder)
     total, done = sum(stored.bytes for tensors in files.values() for stored in tensors), 0
     for stored, read in _read(files):
@@ -125,9 +127,9 @@ def fill(network: nn.Module, folder: Path, held: NetworkStorage, device: torch.d
             own = torch.float32 if kept & set(name.split(".")) else dtype
             layer = layers.get(name.removesuffix(".weight"))
             if layer is not None and name.endswith(".weight"):
-                _quantize(network, name, layer, read(None), held.format, own, device)
+                _quantize(network, name, layer, read(None), stored_as.format, own, device)
             else:
-                _place(network, name, read(_narrow(stored, own) if name in narrow else own), device)
+                _assign(network, name, read(_narrow(stored, own) if name in narrow else own), device)
         done += stored.bytes
         progress(done, total)
     _tie(network)
@@ -149,7 +151,7 @@ def fill_buffers(network: nn.Module, folder: Path) -> None:
         files = weight_files(folder, stem)
         chosen = {path: tuple(one for one in stored if one.name in buffers) for path, stored in files.items()}
         for stored, read in _read(chosen):
-            _place(network, stored.name, read(None), torch.device("cpu"))
+            _assign(network, stored.name, read(None), torch.device("cpu"))
 
 
 def _lacks(folder: Path, missing: list[str]) -> BadFile:
@@ -177,19 +179,19 @@ def _read(files: dict[Path, tuple[FileTensor, ...]]) -> Iterator[tuple[FileTenso
                 yield stored, functools.partial(_values, file, path, stored)
 
 
-def _values(file: io.BufferedReader, path: Path, stored: FileTensor, wanted: torch.dtype | None) -> Tensor:
+def _values(file: io.BufferedReader, path: Path, stored: FileTensor, target: torch.dtype | None) -> Tensor:
     """A tensor; what is converted is read in pieces, so that it is not there twice."""
     dtype = _stored_dtype(stored)
     if dtype is None:
         raise BadFile(f"{stored.name} in {path.name} is stored in {stored.format}, which rung does not read")
-    if wanted is None or not dtype.is_floating_point:
-        wanted = dtype
-    values = torch.empty(math.prod(stored.shape), dtype=wanted)
-    step = max(len(values), 1) if wanted == dtype else _PIECE // dtype.itemsize
+    if target is None or not dtype.is_floating_point:
+        target = dtype
+    values = torch.empty(math.prod(stored.shape), dtype=target)
+    step = max(len(values), 1) if target == dtype else _PIECE // dtype.itemsize
     file.seek(stored.offset)
     for first in range(0, len(values), step):
         part = values[first : first + step]
-        data = part if wanted == dtype else torch.empty(len(part), dtype=dtype)
+        data = part if target == dtype else torch.empty(len(part), dtype=dtype)
         if file.readinto(data.view(torch.uint8).numpy().data) != data.nbytes:
             raise BadFile(f"{path.name} has become shorter while it was read", code="file-truncated")
         if data is not part:
@@ -211,19 +213,19 @@ def _widen(network: nn.Module, narrow: set[str], dtype: torch.dtype) -> None:
     """Has the rows of those tables given in the dtype that the network computes in."""
     for name in narrow:
         owner = network.get_submodule(name.rpartition(".")[0])
-        owner.register_forward_hook(lambda module, given, rows: rows.to(dtype))
+        owner.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
 
 
-def _names(network: Any, stored: list[str], wanted: set[str]) -> dict[str, str]:
+def _names(network: Any, stored: list[str], expected: set[str]) -> dict[str, str]:
     """The network's own names by those in its file, which may be of an older version, or have a prefix."""
     table = {name: name for name in stored}
     if fix := getattr(network, "_fix_state_dict_keys_on_load", None):
         fix(table)
     found = {}
     for own, name in table.items():
-        while own not in wanted and "." in own:
+        while own not in expected and "." in own:
             own = own.partition(".")[2]
-        if own in wanted:
+        if own in expected:
             found[name] = own
     return found
 
@@ -234,12 +236,12 @@ def _quantize(
 ) -> None:  # fmt: skip
     check_values(name, values)
     encoded = encode(values, layer_format(format, values.shape[1]), name)
-    made: Any = replacement(layer, [QuantWeight.of(encoded, dtype, device)], None)
-    made.exact = True
-    put(network, name.removesuffix(".weight"), made)
+    layer_of_format: Any = replacement(layer, [QuantWeight.of(encoded, dtype, device)], None)
+    layer_of_format.exact = True
+    put(network, name.removesuffix(".weight"), layer_of_format)
 
 
-def _place(network: nn.Module, name: str, values: Tensor, device: torch.device) -> None:
+def _assign(network: nn.Module, name: str, values: Tensor, device: torch.device) -> None:
     """Makes the values the parameter or buffer of that name."""
     owner, _, last = name.rpartition(".")
     module = network.get_submodule(owner)

@@ -104,10 +104,12 @@ def _instead(case: Case, group: Group, cpu: Device | None) -> list[Alternative]:
         own = [arrangement for arrangement in able if arrangement.storage is None]
         return choose(subject, own or list(able), None)[0]
 
-    asked = case.question
-    wanted = GroupRequest(group, tuple(storages_of(case)), case.context, bool(asked.formats), asked.context is not None)
-    beside = cpu if not subject.borrowed else None  # transformers' networks compute on one device
-    return instead(wanted, beside, usual_storages(case), attempt, pick)
+    question = case.question
+    request = GroupRequest(
+        group, tuple(storages_of(case)), case.context, bool(question.formats), question.context is not None
+    )
+    cpu_too = cpu if not subject.borrowed else None  # transformers' networks compute on one device
+    return instead(request, cpu_too, usual_storages(case), attempt, pick)
 
 
 def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrangement]:
@@ -122,7 +124,7 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
         note = steps.note
     elif len(case.components) > 1:
         arrangement, phases = _phased(case, arrangement, group)
-        note = _held_otherwise(case, storage, phases)
+        note = _other_format_note(case, storage, phases)
         weight_plans = list(_weight_plans(case, arrangement, group[0]).values())
     verdict, level = _judged(case, arrangement, group, note)
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
@@ -207,7 +209,7 @@ def _writes(case: Case) -> bool:
 
 def _no_kernel(arrangement: Arrangement) -> str:
     """Why there is no speed, in the place of a number that would be the same for every processor."""
-    lacking = [g.format for made, device, _ in arrangement.parts for g in made.groups if not has_kernel(g, device)]
+    lacking = [g.format for plan, device, _ in arrangement.parts for g in plan.groups if not has_kernel(g, device)]
     names = list(dict.fromkeys(lacking)) if arrangement.storage is None else [storage_name(arrangement.storage)]
     return f"rung has no fast kernel for {' and '.join(names)} on this CPU"
 
@@ -239,12 +241,12 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
     reason = _no_kernel(arrangement) if reads and not known else ""
     depth, subject = min(case.request.prompt_tokens, case.context), case.main.subject
     most = memory_bound(arrangement, subject, depth, case.request.batch) if writes else None
-    beside = None
+    peer = None
     if writes and arrangement.over <= 0 and case.request.batch == 1:
-        beside = llama_cpp_speed(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
+        peer = llama_cpp_speed(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
     most = None if most is None else float(f"{most:.3g}")
     levels = (instructions.level(device) for _, device, _ in arrangement.parts if device.kind == "cpu")
-    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside, next(levels, ""))
+    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, peer, next(levels, ""))
 
 
 def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
@@ -260,19 +262,19 @@ def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
     words += [] if makes else ["--context", str(case.context)]
     words += ["--cache-type", case.request.cache_type] if case.request.cache_type else []
     if len(group) == 1:
-        words += ["--device", _place(group[0])]
+        words += ["--device", _device_name(group[0])]
     return shlex.join([*words, *_budgets(case.request.memory, group)])
 
 
 def _budgets(memory: Mapping[str, int], group: Group) -> list[str]:
     """Return ``--memory`` as the command takes it, where budgets were given: it runs within them, too."""
-    places = {device.id: _place(device) if len(group) > 1 else "*" for device in group} | {"*": "*"}
+    keys = {device.id: _device_name(device) if len(group) > 1 else "*" for device in group} | {"*": "*"}
     # a device's own budget goes before that for any
-    found = {places[name]: memory[name] for name in sorted(memory, key="*".__ne__) if name in places}
+    found = {keys[name]: memory[name] for name in sorted(memory, key="*".__ne__) if name in keys}
     return ["--memory", ",".join(budget_text(name, count) for name, count in found.items())] if found else []
 
 
-def _place(device: Device) -> str:
+def _device_name(device: Device) -> str:
     if device.real:
         return device.id
     return device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
@@ -289,9 +291,9 @@ def _best(case: Case, fitting: Sequence[tuple[Arrangement, int]], choices: Seque
             return choice.level != "slow", pair[0].weight_plan.error_db, -choice.memory.total
 
         return max(fitting, key=rank)[1]
-    asked = case.question.formats[0] if len(case.question.formats) == 1 else None
+    named = case.question.formats[0] if len(case.question.formats) == 1 else None
     own = [pair for pair in fitting if pair[0].storage is None]
-    best, _ = choose(case.main.subject, [arrangement for arrangement, _ in own or fitting], asked)
+    best, _ = choose(case.main.subject, [arrangement for arrangement, _ in own or fitting], named)
     return next(number for arrangement, number in fitting if arrangement is best)
 
 
@@ -318,7 +320,7 @@ def _phased(case: Case, arrangement: Arrangement, group: Group) -> tuple[Arrange
     return replace(arrangement, placements=(placed,)), tuple(found)
 
 
-def _held_otherwise(case: Case, storage: Storage, phases: Sequence[PlannedPhase]) -> str:
+def _other_format_note(case: Case, storage: Storage, phases: Sequence[PlannedPhase]) -> str:
     """A sentence on what encodes in another format than the one asked for, and on what computes in slices."""
     found = []
     for phase in phases:
@@ -333,18 +335,18 @@ def _held_otherwise(case: Case, storage: Storage, phases: Sequence[PlannedPhase]
 
 def _trained(case: Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, Checkpointing]:
     """The arrangement with the memory of a training step, checkpointed where it does not fit otherwise."""
-    asked, device = case.question, group[0]
+    question, device = case.question, group[0]
     budget = case.request.budget(device)
-    made = case.main.plan(arrangement.storage, device, arrangement.dtype, False)
+    plan = case.main.plan(arrangement.storage, device, arrangement.dtype, False)
     plain, lean = (
         training_use(
-            made.weights,
+            plan.weights,
             case.main.subject,
             device,
-            way=str(asked.training),
-            optimizer=asked.optimizer or OPTIMIZER,
-            rank=asked.rank or RANK,
-            batch=asked.batch,
+            way=str(question.training),
+            optimizer=question.optimizer or OPTIMIZER,
+            rank=question.rank or RANK,
+            batch=question.batch,
             sequence=case.sequence,
             checkpointing=checkpointing,
         )
@@ -374,8 +376,8 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
         found += [Relaxation("a smaller format", command) for command in smaller]
     card = groups[0][0]
     if len(groups) == 1 and len(groups[0]) == 1:
-        place = card.id if card.real else card.name
-        found.append(Relaxation("another model: what runs there", f"rung check --device {quoted(place)}"))
+        device_name = card.id if card.real else card.name
+        found.append(Relaxation("another model: what runs there", f"rung check --device {quoted(device_name)}"))
     if len(groups) <= _FEW_DEVICES:
         found.append(Relaxation("another card: every one that runs it", f"rung check {quoted(_called(case))} --fits"))
     return (*found, _more_memory(closest))

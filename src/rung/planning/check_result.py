@@ -83,12 +83,12 @@ class Question(Value):
                     code="option-without-effect",
                 )
         for name in ("context", "prompt_tokens"):
-            if self.training is not None and (given := getattr(self, name)) is not None:
+            if self.training is not None and (value := getattr(self, name)) is not None:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(
                     f"{option} changes nothing with --training, which reads sequences.",
                     (),
-                    [f"--sequence {given}"],
+                    [f"--sequence {value}"],
                     code="option-without-effect",
                 )
         if self.training == "full" and self.rank is not None:
@@ -223,7 +223,7 @@ class Answer(Shown, Value):
 
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
-        made: dict[str, Any] = {
+        result: dict[str, Any] = {
             "answer": self.sentence,
             "model": self.model,
             "parameters": self.parameters,
@@ -236,9 +236,9 @@ class Answer(Shown, Value):
             "relaxations": [relaxation.to_json() for relaxation in self.relaxations],
         }
         if self.divergence:
-            made["divergence"] = self.divergence
+            result["divergence"] = self.divergence
         if self.sequence:
-            made["sequence"] = self.sequence
+            result["sequence"] = self.sequence
         if self.passes:
-            made["passes"] = [one.to_json() for one in self.passes]
-        return made
+            result["passes"] = [one.to_json() for one in self.passes]
+        return result

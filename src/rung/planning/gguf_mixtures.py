@@ -49,15 +49,15 @@ Rule = Callable[[TensorPosition], str | None]
 
 def _shared(finer: str, otherwise: str | None = None) -> Rule:
     """``finer`` for values that four or more query heads read."""
-    return lambda place: finer if place.shared >= 4 else otherwise
+    return lambda position: finer if position.shared >= 4 else otherwise
 
 
 def _when(test: Callable[[TensorPosition], bool], finer: str, otherwise: str | None = None) -> Rule:
-    return lambda place: finer if test(place) else otherwise
+    return lambda position: finer if test(position) else otherwise
 
 
 def _always(finer: str) -> Rule:
-    return lambda place: finer
+    return lambda position: finer
 
 
 _SPREAD = _when(lambda place: place.spread, "q6_k")
@@ -68,9 +68,9 @@ _LOW = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m")
 
 def _low(finer: str, output: str | None) -> Mapping[str, Rule]:
     """The rules of the mixtures of two bits and less."""
-    values = _when(lambda place: place.shared >= 4 or place.experts >= 4, "q4_k", finer)
-    outputs: Rule = lambda place: "q5_k" if place.experts == 8 else output  # noqa: E731
-    keys = _when(lambda place: place.experts == 8, "q4_k")
+    values = _when(lambda position: position.shared >= 4 or position.experts >= 4, "q4_k", finer)
+    outputs: Rule = lambda position: "q5_k" if position.experts == 8 else output  # noqa: E731
+    keys = _when(lambda position: position.experts == 8, "q4_k")
     return {"v": values, "qkv": values, "k": keys, "o": outputs, "down": _when(lambda p: p.early, finer)}
 
 
@@ -168,27 +168,29 @@ class Mixture(Value):
         """The format of most tensors."""
         return formats.get(_RULES[self.name][0])
 
-    def format_at(self, place: TensorPosition) -> Format:
+    def format_at(self, position: TensorPosition) -> Format:
         """The format of the tensor at that place."""
-        chosen = formats.get(self._finer(place) or self.base.name)
-        if chosen.divides(place.columns):
+        chosen = formats.get(self._finer(position) or self.base.name)
+        if chosen.divides(position.columns):
             return chosen
         instead = formats.get(_INSTEAD.get(chosen.name, chosen.name))
-        return instead if instead.divides(place.columns) else formats.get("f16")
+        return instead if instead.divides(position.columns) else formats.get("f16")
 
-    def _finer(self, place: TensorPosition) -> str | None:
-        role = _EXPERTS.get(place.role, place.role)
-        if role == "head" or (role == "embed" and place.tied):
+    def _finer(self, position: TensorPosition) -> str | None:
+        role = _EXPERTS.get(position.role, position.role)
+        if role == "head" or (role == "embed" and position.tied):
             return "q5_k" if self.name in _LOW or self.name == "iq3_xxs" else "q6_k"
         if role == "embed":
             return _EMBEDDINGS.get(self.name)
-        if place.experts == 8 and self.name not in _LOW and role in _WITH_EIGHT_EXPERTS:
+        if position.experts == 8 and self.name not in _LOW and role in _WITH_EIGHT_EXPERTS:
             return _WITH_EIGHT_EXPERTS[role]
-        if place.experts == 8 and self.name not in _LOW and role == "o":
+        if position.experts == 8 and self.name not in _LOW and role == "o":
             return "q5_k" if self.base.bits < 5 and self.name not in ("q4_0", "q4_1", "q3_k_l") else None
         rule = _RULES[self.name][1].get(role)
-        found = rule(place) if rule else None
-        finer = place.large and role == "v" and self.name not in _LOW and (found or self.base.name) in ("q3_k", "q4_k")
+        found = rule(position) if rule else None
+        finer = (
+            position.large and role == "v" and self.name not in _LOW and (found or self.base.name) in ("q3_k", "q4_k")
+        )
         return "q5_k" if finer else found
 
 
@@ -203,13 +205,15 @@ def storage(name: str) -> Format | Mixture:
 
     Raises ``UnknownFormat`` with the names that look alike.
     """
-    wanted = name.strip().lower()
-    if wanted in MIXTURES:
-        return Mixture(wanted)
+    normalized = name.strip().lower()
+    if normalized in MIXTURES:
+        return Mixture(normalized)
     try:
         return formats.get(name)
     except UnknownFormat as error:
-        if ":" in wanted:
+        if ":" in normalized:
             raise
         known = list(dict.fromkeys([*(key.split(":")[0] for key in formats.FORMATS), *MIXTURES]))
-        raise UnknownFormat(f"There is no format {name!r}.{did_you_mean(wanted, known)}", (), error.ways_out) from None
+        raise UnknownFormat(
+            f"There is no format {name!r}.{did_you_mean(normalized, known)}", (), error.ways_out
+        ) from None

@@ -41,8 +41,8 @@ def computes(device: Device) -> Verdict:
 def uncertainty(device: Device) -> float:
     """How far off the predicted speed may be, as a share of it."""
     if device.rates:
-        held = _CALIBRATED if device.kind == "cpu" else _PROBED
-        return max(held, device.rates.get("spread", 0.0))
+        share = _CALIBRATED if device.kind == "cpu" else _PROBED
+        return max(share, device.rates.get("spread", 0.0))
     probed = any(c.proof is Proof.PROBE for c in device.capabilities.values())
     return _PROBED if probed else _TABLE
 

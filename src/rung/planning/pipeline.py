@@ -44,13 +44,13 @@ class Part(Value):
     kept: bool
     table: bool = False
 
-    def bytes(self, held: NetworkStorage) -> int:
+    def bytes(self, stored: NetworkStorage) -> int:
         """Bytes as it is held."""
-        if self.layer and held.quantized:
-            return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
-        if self.table and held.quantized:
+        if self.layer and stored.quantized:
+            return layer_format(stored.format, self.columns).bytes((self.rows, self.columns))
+        if self.table and stored.quantized:
             return self.rows * self.columns * 2
-        return self.rows * self.columns * (4 if self.kept else FLOAT_BYTES[held.dtype])
+        return self.rows * self.columns * (4 if self.kept else FLOAT_BYTES[stored.dtype])
 
 
 @dataclass(frozen=True)
@@ -144,17 +144,17 @@ def layer_format(name: str, columns: int) -> Format:
     return formats.next_better(formats.get(name), columns)
 
 
-def weight_bytes(network: Network, held: NetworkStorage) -> int:
+def weight_bytes(network: Network, stored: NetworkStorage) -> int:
     """Bytes of a network's weights and buffers."""
-    return sum(part.bytes(held) for part in network.tensors) + network.buffers
+    return sum(part.bytes(stored) for part in network.tensors) + network.buffers
 
 
-def loading_bytes(network: Network, held: NetworkStorage) -> int:
+def loading_bytes(network: Network, stored: NetworkStorage) -> int:
     """How far above its final size a network is while it is read, at the most: which tensor comes last is not known.
 
     One that is encoded is there as it is stored and in f32 too; others are converted in pieces.
     """
-    encoded = (part.rows * part.columns * _ENCODING for part in network.tensors if part.layer and held.quantized)
+    encoded = (part.rows * part.columns * _ENCODING for part in network.tensors if part.layer and stored.quantized)
     return max(_CONVERTING, *encoded, 0)
 
 
@@ -180,8 +180,8 @@ def ways(phase: str, device: Device, format: str | None) -> list[tuple[str, str]
     if phase == "decode":
         found = [("f32", "f32"), ("bf16", "bf16")][: 2 if wide == "bf16" else 1]
     elif format in FLOAT_BYTES:
-        asked = safe if (phase, format) == ("encode", "f16") else format
-        found = [(asked, asked)]
+        chosen = safe if (phase, format) == ("encode", "f16") else format
+        found = [(chosen, chosen)]
     elif format is not None:
         found = [(format, dtype), (format, "f32")]
     else:
@@ -198,11 +198,11 @@ def slices(batch: int) -> list[int]:
     return found
 
 
-def phase_memory(networks: Mapping[str, Network], held: Mapping[str, NetworkStorage], device: Device) -> MemoryUse:
+def phase_memory(networks: Mapping[str, Network], storages: Mapping[str, NetworkStorage], device: Device) -> MemoryUse:
     """Return the memory of networks that compute one at a time."""
-    weights = sum(weight_bytes(networks[name], way) for name, way in held.items())
+    weights = sum(weight_bytes(networks[name], way) for name, way in storages.items())
     working = 0
-    for name, way in held.items():
+    for name, way in storages.items():
         network = networks[name]
         alive = network.activations if way.dtype == "f32" else network.narrow
         computing = alive * way.at_once // network.batch
@@ -241,10 +241,10 @@ def _fitted(
 ) -> PlannedPhase:  # fmt: skip
     if empty := [name for name, ladder in ladders.items() if not ladder]:
         raise DoesNotFit(f"Every way to hold the {empty[0]} of {model} on {device.id} has failed.")
-    held, memory = step_down(ladders, lambda held: phase_memory(networks, held, device), budget)
+    storages, memory = step_down(ladders, lambda storages: phase_memory(networks, storages, device), budget)
     if memory.most > budget:
-        raise _does_not_fit(model, phase, held, memory, budget)
-    return PlannedPhase(phase, FrozenDict(held), memory)
+        raise _does_not_fit(model, phase, storages, memory, budget)
+    return PlannedPhase(phase, FrozenDict(storages), memory)
 
 
 def step_down(
@@ -253,29 +253,29 @@ def step_down(
     budget: int,
 ) -> tuple[dict[str, NetworkStorage], MemoryUse]:
     """Steps the network down whose next rung saves most, until they fit the budget or nothing saves any more."""
-    place = dict.fromkeys(ladders, 0)
+    rungs = dict.fromkeys(ladders, 0)
     while True:
-        held = {name: ladders[name][at] for name, at in place.items()}
-        memory = memory_of(held)
+        storages = {name: ladders[name][at] for name, at in rungs.items()}
+        memory = memory_of(storages)
         if memory.most <= budget:
-            return held, memory
+            return storages, memory
         saved = {}
         for name, ladder in ladders.items():
-            for at in range(place[name] + 1, len(ladder)):
-                less = memory.most - memory_of({**held, name: ladder[at]}).most
+            for at in range(rungs[name] + 1, len(ladder)):
+                less = memory.most - memory_of({**storages, name: ladder[at]}).most
                 if less > 0:
                     saved[name] = (less, at)
                     break
         if not saved:
-            return held, memory
+            return storages, memory
         best = max(saved, key=lambda name: saved[name][0])
-        place[best] = saved[best][1]
+        rungs[best] = saved[best][1]
 
 
 def _does_not_fit(
-    model: str, phase: str, held: Mapping[str, NetworkStorage], memory: MemoryUse, budget: int
+    model: str, phase: str, storages: Mapping[str, NetworkStorage], memory: MemoryUse, budget: int
 ) -> DoesNotFit:
-    ways = ", ".join(f"{name} in {way}" for name, way in held.items())
+    ways = ", ".join(f"{name} in {way}" for name, way in storages.items())
     smaller = [] if phase == "encode" else ["a smaller --size, or fewer --frames"]
     return DoesNotFit(
         f"{model} does not fit: its phase {phase!r} needs {size(memory.most)} of {size(budget)}.",
@@ -309,15 +309,15 @@ def phase_on(
         for name, plans in mine.items()
     }
 
-    def memory_of(held: Mapping[str, NetworkStorage]) -> MemoryUse:
-        uses = [_use(mine[name], phase.name, way, storage, device, request, context) for name, way in held.items()]
+    def memory_of(storages: Mapping[str, NetworkStorage]) -> MemoryUse:
+        uses = [_use(mine[name], phase.name, way, storage, device, request, context) for name, way in storages.items()]
         weights = sum(use.weights for use in uses)
         return MemoryUse(
             weights=weights, kv_cache=0, **{name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
         )
 
-    held, memory = step_down(ladders, memory_of, request.budget(device))
-    return PlannedPhase(phase.name, FrozenDict(held), memory)
+    storages, memory = step_down(ladders, memory_of, request.budget(device))
+    return PlannedPhase(phase.name, FrozenDict(storages), memory)
 
 
 def inputs_of(plans: WeightPlanCache, request: Request) -> int:
@@ -338,12 +338,12 @@ def _use(
     subject, inputs, width = plans.subject, inputs_of(plans, request), FLOAT_BYTES[way.dtype]
     stored = storage_of(way.format) if way.format in FLOAT_BYTES else storage
     weight_plan = plans.plan(stored, device, compute_dtype(device, way.format == "f32"), False)
-    held = _part_bytes(weight_plan, phase, way)
-    use = memory_use(held, subject, device, subject.layers, context, "f16", request.batch, width)
+    weights = _part_bytes(weight_plan, phase, way)
+    use = memory_use(weights, subject, device, subject.layers, context, "f16", request.batch, width)
     if way.at_once == inputs:
         return use
-    made = COPIES * FLOAT_BYTES["f32"] * subject.shape.made * inputs
-    return bounded(replace(use, activations=use.activations * way.at_once // inputs + made), device)
+    pictures = COPIES * FLOAT_BYTES["f32"] * subject.shape.made * inputs
+    return bounded(replace(use, activations=use.activations * way.at_once // inputs + pictures), device)
 
 
 def _part_bytes(weight_plan: WeightPlan, phase: str, way: NetworkStorage) -> tuple[int, int]:

@@ -49,7 +49,7 @@ class Arrangement:
     def timed(self) -> bool:
         """Return whether its speed is known: not where a CPU decodes weights first, at a rate that nobody measured
         there."""
-        return all(has_kernel(group, device) for made, device, _ in self.parts for group in made.groups)
+        return all(has_kernel(group, device) for plan, device, _ in self.parts for group in plan.groups)
 
     @property
     def cache_error_db(self) -> float:
@@ -86,10 +86,10 @@ def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
         return no(f"no cache in {cache_type}: {owner}")
     if arrangement.cache_dtype != "q8_0":
         return YES
-    made, device, _ = arrangement.parts[0]
+    plan, device, _ = arrangement.parts[0]
     if len(arrangement.parts) > 1 or device.kind != "cpu":
         return no("a cache in q8_0 is for one CPU")
-    return made.step_verdict(device, "q8_0")
+    return plan.step_verdict(device, "q8_0")
 
 
 def computable(storage: Storage, device: Device) -> Verdict:
@@ -112,8 +112,8 @@ def webgpu_verdict(arrangement: Arrangement) -> Verdict:
         return no("a device of WebGPU shares no layers with another one")
     if subject.decoder is None or subject.borrowed:
         return no("torch computes it, which drives no device of WebGPU")
-    made, device, _ = arrangement.parts[0]
-    return made.step_verdict(device, arrangement.cache_dtype)
+    plan, device, _ = arrangement.parts[0]
+    return plan.step_verdict(device, arrangement.cache_dtype)
 
 
 def arrange(

@@ -63,8 +63,8 @@ class Request(Value):
 
     def budget(self, device: Device) -> int:
         """Bytes that the plan may use on a device: as many as were asked for, and no more than it has."""
-        asked = _asked(self.memory, device)
-        return (device.budget if asked is None else min(asked, most_memory(device))) - self.reserved
+        requested = _stated(self.memory, device)
+        return (device.budget if requested is None else min(requested, most_memory(device))) - self.reserved
 
     def check_names(self, devices: Iterable[Device]) -> None:
         """Raises ``UsageError`` for a budget of a device that is not among these."""
@@ -78,7 +78,7 @@ class Request(Value):
             )
 
 
-def _asked(memory: Mapping[str, int], device: Device) -> int | None:
+def _stated(memory: Mapping[str, int], device: Device) -> int | None:
     return memory.get(device.id, memory.get("*"))
 
 
@@ -92,46 +92,46 @@ def above_memory(memory: Mapping[str, int], devices: Iterable[Device]) -> str:
     """Return a sentence for each device that has less than its budget, of which all is counted; else nothing."""
     found: dict[str, None] = {}
     for device in devices:
-        asked, most = _asked(memory, device), most_memory(device)
-        if asked is not None and asked > most:
-            found[f"{device.name} has less than --memory {size(asked)}: {size(most)} is counted there."] = None
+        requested, most = _stated(memory, device), most_memory(device)
+        if requested is not None and requested > most:
+            found[f"{device.name} has less than --memory {size(requested)}: {size(most)} is counted there."] = None
     return " ".join(found)
 
 
-def parse_memory(asked: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:
+def parse_memory(memory: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:
     """Return budgets from ``4.6GB``, ``cuda:0=4GB,cpu=8GB``, a number of bytes, or a mapping of those.
 
     Raises ``UsageError`` with the right spelling for what is no size, or an unclear one: ``4,6GB``, ``4.6``.
     """
-    if asked is None:
+    if memory is None:
         return EMPTY
-    if not isinstance(asked, Mapping):
-        asked = {"*": asked}
+    if not isinstance(memory, Mapping):
+        memory = {"*": memory}
     found: dict[str, int] = {}
-    for name, given in asked.items():
-        for device, text in _pairs(name, given):
+    for name, value in memory.items():
+        for device, text in _pairs(name, value):
             if device in found:
                 whose = "all devices" if device == "*" else device
-                raise _unclear(f"{given!r} gives {whose} two budgets.", "cuda:0=4GB,cpu=8GB")
+                raise _unclear(f"{value!r} gives {whose} two budgets.", "cuda:0=4GB,cpu=8GB")
             found[device] = _bytes(device, text)
     return FrozenDict(found)
 
 
-def _pairs(name: str, given: object) -> list[tuple[str, object]]:
+def _pairs(name: str, value: object) -> list[tuple[str, object]]:
     """Return the devices and sizes of one budget; a text may hold several, divided by commas."""
-    if not isinstance(given, str):
-        return [(name, given)]
-    if comma := _DECIMAL_COMMA.search(given):
+    if not isinstance(value, str):
+        return [(name, value)]
+    if comma := _DECIMAL_COMMA.search(value):
         why = "a comma divides budgets, a point decimals"
-        raise _unclear(f"{given!r} is unclear: {why}.", _spelled(comma[0]))
-    parts = [part.rpartition("=") for part in given.split(",")] if name == "*" else [(name, "", given)]
+        raise _unclear(f"{value!r} is unclear: {why}.", _spelled(comma[0]))
+    parts = [part.rpartition("=") for part in value.split(",")] if name == "*" else [(name, "", value)]
     return [(device.strip() or "*", text) for device, _, text in parts]
 
 
-def _bytes(device: str, given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        raise _unclear(f"A budget is a text like '4.6GB' or a whole number of bytes, not {given!r}.", "4.6GB")
-    text, before = str(given), "" if device == "*" else f"{device}="
+def _bytes(device: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise _unclear(f"A budget is a text like '4.6GB' or a whole number of bytes, not {value!r}.", "4.6GB")
+    text, before = str(value), "" if device == "*" else f"{device}="
     try:
         count = parse_size(text)
     except ValueError as error:

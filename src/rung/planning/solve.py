@@ -65,11 +65,11 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
         )
     groups = [(device,) for device in usable] if alone else groups_of(usable, request.together)
     tried: list[tuple[Arrangement, int, Verdict]] = []
-    wanted = storages(plans.subject, request.format)
+    requested = storages(plans.subject, request.format)
     for context in contexts:
         found = [
             (a, context, verdict_of(a, group, request.cache_type))
-            for format, group in itertools.product(wanted, groups)
+            for format, group in itertools.product(requested, groups)
             for a in arrangements(plans, format, group, request, context)
         ]
         tried = tried or found
@@ -89,14 +89,14 @@ def _usable(
     card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device], request: Request
 ) -> tuple[Device, ...]:
     if request.device is not None:
-        asked = named(devices, request.device)
-        if not (verdict := computes(asked)):
+        named_devices = named(devices, request.device)
+        if not (verdict := computes(named_devices)):
             raise DeviceError(
-                f"{asked.name} ({asked.id}) cannot run a model here.",
+                f"{named_devices.name} ({named_devices.id}) cannot run a model here.",
                 [verdict.reason],
                 [f"rung run {quoted(name_of(card.path))} --device cpu", "rung devices"],
             )
-        return (asked,)
+        return (named_devices,)
     able = [d for d in devices if computes(d)]
     if request.together:
         return tuple(able)
@@ -131,33 +131,33 @@ def choose_device(devices: Sequence[Device], name: str | None, webgpu: bool = Fa
     return cards[0] if cards else [device for device in able if device.torch_computes][-1]
 
 
-def contexts_of(subject: Subject, asked: int | None) -> list[int]:
+def contexts_of(subject: Subject, requested: int | None) -> list[int]:
     """The contexts to try, longest first: the one asked for, else ``DEFAULT_CONTEXT`` and its halves.
 
     Raises ``ContextTooLong``.
     """
     most = subject.shape.context
-    if asked is not None:
-        if most and asked > most:
+    if requested is not None:
+        if most and requested > most:
             raise ContextTooLong(
-                f"A context of {asked:,} tokens is longer than the model allows.",
+                f"A context of {requested:,} tokens is longer than the model allows.",
                 [f"{subject.name} holds {count(most, 'token')}"],
                 [f"--context {most}"],
             )
-        return [asked]
+        return [requested]
     largest = min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     smaller = itertools.takewhile(lambda c: c >= SMALLEST_CONTEXT, (largest >> step for step in range(1, 20)))
     return [largest, *smaller]
 
 
-def storages(subject: Subject, asked: str | None) -> list[Storage]:
+def storages(subject: Subject, requested: str | None) -> list[Storage]:
     """Return the storages to try: the format asked for, else a file's own, or those that a folder may be stored in.
 
     Raises ``UnknownFormat``.
     """
-    if asked == "stored" or (asked is None and subject.keeps):
+    if requested == "stored" or (requested is None and subject.keeps):
         return [None]
-    return [storage(name) for name in ([asked] if asked else FORMATS)]
+    return [storage(name) for name in ([requested] if requested else FORMATS)]
 
 
 def _check_cache(tried: Iterable[Arrangement], cache_type: str | None) -> None:
@@ -241,7 +241,7 @@ def steps_down(plan: Plan, cache_type: str | None) -> tuple[StepDown, ...]:
 
 
 def _narrower(plan: Plan) -> tuple[StepDown, ...]:
-    there = {place.device for place in plan.placements}
+    there = {placement.device for placement in plan.placements}
     wide = [c for c in plan.candidates if c.format in SIXTEEN and {p.device for p in c.placements} == there]
     if plan.format in SIXTEEN or any(c.verdict for c in wide):
         return ()
@@ -263,23 +263,23 @@ def _floor(arrangement: Arrangement) -> float:
 
 def _stored(subject: Subject) -> str:
     """The format that holds most of the weights."""
-    held: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for tensor in subject.tensors:
-        held[tensor.format] = held.get(tensor.format, 0) + tensor.bytes
-    return max(held, key=lambda name: held[name])
+        counts[tensor.format] = counts.get(tensor.format, 0) + tensor.bytes
+    return max(counts, key=lambda name: counts[name])
 
 
 def speed(plans: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
     """Tokens per second that a plan lets expect of a prompt of that many tokens, and after it."""
     by_id = {device.id: device for device in devices}
-    asked = None if plan.format == "stored" else storage(plan.format)
-    lossless = is_lossless(plans.subject, asked)
+    requested = None if plan.format == "stored" else storage(plan.format)
+    lossless = is_lossless(plans.subject, requested)
     found = []
-    for place in plan.placements:
-        device = by_id[place.device]
-        weight_plan = plans.plan(asked, device, compute_dtype(device, lossless), plan.packing in WIDER)
+    for placement in plan.placements:
+        device = by_id[placement.device]
+        weight_plan = plans.plan(requested, device, compute_dtype(device, lossless), plan.packing in WIDER)
         rate = rates(weight_plan.groups, plans.subject, device, plan.context, plan.cache_dtype, prompt)
-        found.append((rate, place.last - place.first))
+        found.append((rate, placement.last - placement.first))
     return split_rates(found, plans.subject.layers)
 
 

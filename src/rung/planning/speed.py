@@ -154,7 +154,7 @@ def bound(
     ``parts`` are the bytes of all weights of a token, a device and its share of the layers. None where a bandwidth is
     not known.
     """
-    cache = batch * subject.cache_bytes(1, cache_dtype, 1) * _seen(subject, depth)
+    cache = batch * subject.cache_bytes(1, cache_dtype, 1) * _attended_keys(subject, depth)
     seconds = 0.0
     for weights, device, share in parts:
         if not device.bandwidth:
@@ -182,7 +182,7 @@ def rates(
     layers, computed = _layers(parts, subject, device), cache + sum(_one_row(g, device, bandwidth) for g in parts)
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
     once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
-    between = layers / MOST_ROWS if any(map(_in_place, parts)) else _between(subject, device, depth)
+    between = layers / MOST_ROWS if any(map(_multiplies_packed, parts)) else _between(subject, device, depth)
     read = many + once / depth + _attention(subject, device, depth) + between
     if device.kind == "cpu" or not device.rates:
         return Rates(batch / (layers + computed), 1 / read)
@@ -200,7 +200,7 @@ def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
     """Seconds of all layers of a token beside its weights and its cache, the launches of its linears among them."""
     parts = tuple(parts)
     step = "gpu" if device.kind != "cpu" else step_of(parts)
-    if any(map(_in_place, parts)):
+    if any(map(_multiplies_packed, parts)):
         step = "webgpu"
     step = "transformers" if subject.borrowed else step
     layer = device.rates.get(f"layer {step}") or (
@@ -219,7 +219,7 @@ def _chunks(depth: int) -> int:
     return -(-depth // CHUNK)
 
 
-def _in_place(group: Group) -> bool:
+def _multiplies_packed(group: Group) -> bool:
     """Return whether a kernel of a GPU multiplies the weights as they are packed, in a whole token."""
     return group.rung.startswith("webgpu.")
 
@@ -229,7 +229,7 @@ def step_of(parts: Iterable[Group]) -> str:
     return "numba.step" if all(group.rung in ROWS for group in parts) else "numba.glue"
 
 
-def _seen(subject: Subject, depth: int) -> int:
+def _attended_keys(subject: Subject, depth: int) -> int:
     """Positions that a token after ``depth`` others attends to, summed over the layers."""
     if subject.decoder is None:
         return depth * subject.layers
@@ -246,20 +246,20 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     """
     if dtype == "q8_0":
         return _Q8_0_SHARE * _cache_seconds(subject, device, depth, "f16", bandwidth)
-    held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
+    cached = subject.cache_bytes(1, dtype, 1) * _attended_keys(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128
     known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
     if not subject.shape.kv_heads or not all(known):
         computed = instructions.seconds_of_cache(device, subject.shape.heads // max(subject.shape.kv_heads, 1))
-        return held * max(1 / bandwidth, (computed or 0.0) / 2)  # 2 bytes a value
+        return cached * max(1 / bandwidth, (computed or 0.0) / 2)  # 2 bytes a value
     group = subject.shape.heads // subject.shape.kv_heads
     if measured := device.rates.get(f"cache {size} {group}"):
-        return held / measured
+        return cached / measured
     one, four, eight = (1 / rate for rate in known if rate)
     fours = max(eight - four, 0.0)
     fetched = max(four - fours, 0.0)
     quads, singles = divmod(group, 4)
-    return held * (fetched + quads * fours + singles * max(one - fetched, 0.0))
+    return cached * (fetched + quads * fours + singles * max(one - fetched, 0.0))
 
 
 def values_between(layers: int, hidden: int, wide: int) -> int:
@@ -284,8 +284,8 @@ def _between(subject: Subject, device: Device, depth: int) -> float:
 def _attention(subject: Subject, device: Device, depth: int) -> float:
     """Seconds of attention for each token of a prompt, which sees half of the others, or its window."""
     rate = device.rates.get("attention many") or _peak_of("f32", device) * _PEAK_SHARE
-    seen = min(_seen(subject, depth), depth * subject.layers // 2)
-    return 4 * seen * subject.shape.heads * subject.shape.head_dim / rate
+    keys = min(_attended_keys(subject, depth), depth * subject.layers // 2)
+    return 4 * keys * subject.shape.heads * subject.shape.head_dim / rate
 
 
 def _one_row(group: Group, device: Device, bandwidth: float) -> float:
@@ -297,7 +297,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
     if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
-        counted = 2 * (shaders.of(group.format) if _in_place(group) else _CUDA_INSTRUCTIONS)
+        counted = 2 * (shaders.of(group.format) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
         return max(seconds, group.count * counted / _peak_of("f32", device))
     if group.rung in DECODING and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
@@ -312,7 +312,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
 def _peak(group: Group, device: Device) -> float:
     """Operations per second with many rows of activations."""
     measured = _measured(group, device, " many")
-    if measured is None and _in_place(group):
+    if measured is None and _multiplies_packed(group):
         return _peak_of_passes(group, device)
     if measured is None and group.rung.startswith("numba."):
         counted = instructions.seconds_of_product(device, group.format)
@@ -337,8 +337,8 @@ def _measured(group: Group, device: Device, rows: str = "") -> float | None:
     if known := device.rates.get(f"{group.rung} {group.format}{rows}"):
         return known
     rung, many = f"{group.rung} ", rows == " many"
-    held = device.rates.items()
-    like = sorted(rate for name, rate in held if name.startswith(rung) and name.endswith(" many") == many)
+    rates = device.rates.items()
+    like = sorted(rate for name, rate in rates if name.startswith(rung) and name.endswith(" many") == many)
     if not like or not group.rung.startswith("numba."):
         return None
     return (like[(len(like) - 1) // 2] + like[len(like) // 2]) / 2

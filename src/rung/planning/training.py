@@ -69,23 +69,23 @@ def training_use(
     The workspace is the largest weight: in 16 bits where it multiplies and is stored in blocks, in f32 where it moves.
     Gradients count beside all activations, as they lie when they are accumulated over several batches.
     """
-    held = list(weights)
+    kept = list(weights)
     state = optimizer_state(optimizer)
     if way == "full":
-        trained = sum(weight.count for weight in held)
-        wide = [FLOAT_BYTES.get(w.format.name, 2) if w.multiplies else 4 for w in held]
-        gradients = sum(weight.count * width for weight, width in zip(held, wide, strict=True))
-        copies = sum(4 * weight.count for weight, width in zip(held, wide, strict=True) if width == 2)
+        trained = sum(weight.count for weight in kept)
+        wide = [FLOAT_BYTES.get(w.format.name, 2) if w.multiplies else 4 for w in kept]
+        gradients = sum(weight.count * width for weight, width in zip(kept, wide, strict=True))
+        copies = sum(4 * weight.count for weight, width in zip(kept, wide, strict=True) if width == 2)
         adapters = 0
     else:
-        trained = adapter_weights(held, rank)
+        trained = adapter_weights(kept, rank)
         gradients, copies, adapters = 4 * trained, 0, 4 * trained
-    f32 = all(weight.format.name == "f32" for weight in held)
+    f32 = all(weight.format.name == "f32" for weight in kept)
     use = MemoryUse(
-        weights=sum(weight.bytes for weight in held) + adapters,
+        weights=sum(weight.bytes for weight in kept) + adapters,
         kv_cache=0,
         activations=activation_bytes(subject, batch, sequence, checkpointing, 4 if f32 else 2),
-        workspace=(4 if way == "full" else 2) * max(weight.count for weight in held),
+        workspace=(4 if way == "full" else 2) * max(weight.count for weight in kept),
         runtime=runtime(subject, device),
         gradients=gradients,
         optimizer=state * trained + copies,

@@ -63,9 +63,9 @@ class Weight(Value):
         return len(self.tensor.shape) > 1 and self.tensor.shape[0] > 1
 
 
-def storage_name(asked: Storage) -> str:
+def storage_name(stored_as: Storage) -> str:
     """Return the common name of a storage, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
-    return formats.short_name(asked.name) if asked is not None else "stored"
+    return formats.short_name(stored_as.name) if stored_as is not None else "stored"
 
 
 def compute_dtype(device: Device, lossless: bool) -> str:
@@ -96,17 +96,17 @@ def classes(subject: Subject, each: bool) -> tuple[tuple[int, ...], ...]:
     """The places of tensors that only their layer tells apart, by class; ``each`` layer for itself, as a mixture looks
     at them."""
     found: dict[object, list[int]] = {}
-    for place, tensor in enumerate(subject.tensors):
+    for index, tensor in enumerate(subject.tensors):
         role = tensor.role.rpartition(".")[2]
         # what stands outside of all layers is no other layer's
         name = tensor.role if each or role == tensor.role else f".{role}"
-        found.setdefault((name, tensor.shape, tensor.format, tensor.source is None), []).append(place)
+        found.setdefault((name, tensor.shape, tensor.format, tensor.source is None), []).append(index)
     return tuple(map(tuple, found.values()))
 
 
 def alike(
     subject: Subject,
-    asked: Storage,
+    stored_as: Storage,
     device: Device,
     dtype: str,
     packed: bool,
@@ -123,23 +123,23 @@ def alike(
         return climbs[key]
 
     found = []
-    for places in classes:
-        tensor = subject.tensors[places[0]]
-        if asked is not None and tensor.role.endswith(SCALE):
+    for indexes in classes:
+        tensor = subject.tensors[indexes[0]]
+        if stored_as is not None and tensor.role.endswith(SCALE):
             continue
-        mine = asked if tensor.source or plain is None else plain
-        found.append(Alike(_weight(subject, tensor, mine, climb), places))
+        mine = stored_as if tensor.source or plain is None else plain
+        found.append(Alike(_weight(subject, tensor, mine, climb), indexes))
     return tuple(found)
 
 
-def plan_weights(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
-    """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
+def plan_weights(subject: Subject, stored_as: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
+    """Every tensor of the model with its format, packing and rung; ``stored_as`` None keeps what is stored.
 
     ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
     transformers holds in ``dtype`` what its checkpoint has not quantized.
     """
-    kinds = classes(subject, isinstance(asked, Mixture))
-    return in_order(subject, alike(subject, asked, device, dtype, packed, kinds))
+    kinds = classes(subject, isinstance(stored_as, Mixture))
+    return in_order(subject, alike(subject, stored_as, device, dtype, packed, kinds))
 
 
 def packs(subject: Subject, device: Device) -> bool:
@@ -150,77 +150,77 @@ def packs(subject: Subject, device: Device) -> bool:
 
 def in_order(subject: Subject, kinds: tuple[Alike, ...]) -> tuple[Weight, ...]:
     """The weights of all classes, in the order of the model's tensors."""
-    likes = {place: kind.weight for kind in kinds for place in kind.places}
+    likes = {index: kind.weight for kind in kinds for index in kind.places}
     return tuple(
         Weight(tensor, like.format, like.packing, like.rung, like.bytes, like.reason)
-        for place, tensor in enumerate(subject.tensors)
-        if (like := likes.get(place)) is not None
+        for index, tensor in enumerate(subject.tensors)
+        if (like := likes.get(index)) is not None
     )
 
 
 def _weight(
-    subject: Subject, tensor: Tensor, asked: Storage, climb_to: Callable[[Format, tuple[int, ...]], Climb]
+    subject: Subject, tensor: Tensor, stored_as: Storage, climb_to: Callable[[Format, tuple[int, ...]], Climb]
 ) -> Weight:
     if len(tensor.shape) < 2 or tensor.shape[0] == 1:
         return Weight(tensor, formats.get("f32"), "stored", "ref", 4 * math.prod(tensor.shape))
-    chosen, reason = format_of(subject, tensor, asked)
+    chosen, reason = format_of(subject, tensor, stored_as)
     climb = climb_to(chosen, tensor.shape)
     if climb.rung is None:
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
     looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
     packing = "stored" if looked_up else climb.rung.packing
-    held = _held_bytes(tensor, chosen, packing, subject)
-    return Weight(tensor, chosen, packing, climb.rung.name, held, reason)
+    resident = _resident_bytes(tensor, chosen, packing, subject)
+    return Weight(tensor, chosen, packing, climb.rung.name, resident, reason)
 
 
-def _held_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) -> int:
+def _resident_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) -> int:
     """Bytes in memory. A generic layout keeps the stored weight for the way back, free while it is a file's. Layers of
     ``rung.nn`` keep it too; in ``rung run`` only a head that is an embedding does, for its rows."""
     if packing in ON_DEVICE:
         return gpu_bytes(format, tensor.shape)
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
-    made = format.name != tensor.format or (tensor.source is not None and not tensor.source.mapped)
-    made = made or subject.borrowed
-    copied = subject.keeps_stored or (subject.borrowed and tensor.role == "embed") or (is_generic(format) and made)
+    converted = format.name != tensor.format or (tensor.source is not None and not tensor.source.mapped)
+    converted = converted or subject.borrowed
+    copied = subject.keeps_stored or (subject.borrowed and tensor.role == "embed") or (is_generic(format) and converted)
     packed = packed_bytes(format, tensor.shape)
     if packed > OWN_MAPPING:
         packed = -(-packed // HUGE) * HUGE
     return packed + (format.bytes(tensor.shape) if copied else 0)
 
 
-def file_bytes(subject: Subject, asked: Storage) -> int:
+def file_bytes(subject: Subject, stored_as: Storage) -> int:
     """Bytes of the tensors of a GGUF file in a format or mixture, as llama.cpp writes it; vectors stay f32."""
     total = 0
     for tensor in subject.tensors:
         plain = len(tensor.shape) < 2 or tensor.shape[0] == 1
-        held = formats.get("f32") if plain else format_of(subject, tensor, asked)[0]
-        total += held.bytes(tensor.shape)
+        fmt = formats.get("f32") if plain else format_of(subject, tensor, stored_as)[0]
+        total += fmt.bytes(tensor.shape)
     return total
 
 
-def format_of(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
+def format_of(subject: Subject, tensor: Tensor, stored_as: Storage) -> tuple[Format, str]:
     """The format that a matrix gets, with the reason where it is not the one that was asked for."""
-    if asked is None:
+    if stored_as is None:
         return formats.get(tensor.format), ""
     role, columns = tensor.role.rpartition(".")[2], tensor.shape[-1]
     floats = role.endswith(_FLOATS) or len(tensor.shape) > 3
     if floats and subject.borrowed:
         return formats.get("f32"), "f32: no layer of rung's holds it"
-    if floats and (isinstance(asked, Mixture) or asked.bits < 16):
+    if floats and (isinstance(stored_as, Mixture) or stored_as.bits < 16):
         return formats.get("f16"), "f16: no file stores it in blocks"
-    if isinstance(asked, Mixture):
-        return asked.format_at(_place(subject, tensor)), f"as in {asked.name.upper()} files"
-    if asked.bits < _COARSE_BITS and tensor.role in ("embed", "head"):
+    if isinstance(stored_as, Mixture):
+        return stored_as.format_at(_position(subject, tensor)), f"as in {stored_as.name.upper()} files"
+    if stored_as.bits < _COARSE_BITS and tensor.role in ("embed", "head"):
         better = next(f for f in map(formats.get, ("q6_k", "q8_0", "int8")) if f.divides(columns))
         return better, f"{better.name}: the output head is kept finer than the rest"
-    if not asked.divides(columns):
-        better = formats.next_better(asked, columns)
-        return better, f"{better.name}: blocks of {asked.block} do not divide rows of {columns}"
-    return asked, ""
+    if not stored_as.divides(columns):
+        better = formats.next_better(stored_as, columns)
+        return better, f"{better.name}: blocks of {stored_as.block} do not divide rows of {columns}"
+    return stored_as, ""
 
 
-def _place(subject: Subject, tensor: Tensor) -> TensorPosition:
+def _position(subject: Subject, tensor: Tensor) -> TensorPosition:
     shape = subject.shape
     shared = shape.heads // shape.kv_heads if shape.kv_heads else 1
     return TensorPosition(

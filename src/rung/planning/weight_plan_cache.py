@@ -98,8 +98,8 @@ class WeightPlan:
 
     @functools.cached_property
     def _whole(self) -> tuple[int, int]:
-        held = sum(kind.weight.bytes * len(kind.places) for kind in self.kinds)
-        return held, workspace(kind.weight for kind in self.kinds)
+        total = sum(kind.weight.bytes * len(kind.places) for kind in self.kinds)
+        return total, workspace(kind.weight for kind in self.kinds)
 
     def bytes(self, first: int, last: int) -> tuple[int, int]:
         """Bytes of the weights of the layers [first, last), with what lies around them, and of their workspace."""
@@ -115,20 +115,20 @@ class WeightPlanCache:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self._made: dict[object, WeightPlan] = {}
+        self._plans: dict[object, WeightPlan] = {}
         self._classes: dict[bool, tuple[tuple[int, ...], ...]] = {}
         self._kinds: dict[int, tuple[Device, object]] = {}
 
     def plan(self, storage: Storage, device: Device, dtype: str, packed: bool) -> WeightPlan:
         """The weights as that device would hold them."""
         key = (storage, self._kind(device), dtype, packed)
-        if key not in self._made:
+        if key not in self._plans:
             each = isinstance(storage, Mixture)
             if each not in self._classes:
                 self._classes[each] = classes(self.subject, each)
-            made = alike(self.subject, storage, device, dtype, packed, self._classes[each])
-            self._made[key] = WeightPlan(self.subject, made)
-        return self._made[key]
+            planned = alike(self.subject, storage, device, dtype, packed, self._classes[each])
+            self._plans[key] = WeightPlan(self.subject, planned)
+        return self._plans[key]
 
     def _kind(self, device: Device) -> object:
         """Return the key that the choice of rungs depends on: devices with the same capabilities, packages and compiler

@@ -70,18 +70,18 @@ class Binder:
 
         ``apart``: rows are looked up in a weight of their own, which is held as it is stored.
         """
-        asked = list(dict.fromkeys(cases))
-        while wanted := [(rung, case) for case in asked if (rung := self.unproved(case, apart))]:
-            self._prove(wanted)
+        distinct = list(dict.fromkeys(cases))
+        while pairs := [(rung, case) for case in distinct if (rung := self.unproved(case, apart))]:
+            self._prove(pairs)
 
-    def _prove(self, wanted: Iterable[tuple[Rung, Case]]) -> None:
+    def _prove(self, pairs: Iterable[tuple[Rung, Case]]) -> None:
         """Keep verdicts; those of a level of CPU instructions that is left for a lower one hold no longer."""
 
         def step_down(step: StepDown) -> None:
             self._proofs.clear()
             self.journal.step(step)
 
-        found = self_check.prove(self.device, wanted, self.journal.say, step_down)
+        found = self_check.prove(self.device, pairs, self.journal.say, step_down)
         self._proofs |= found
 
     def unproved(self, case: Case, apart: bool) -> Rung | None:
@@ -410,13 +410,13 @@ class Rasterizer:
         self.rung = self._binder.record(self._case, self._binder.choose(self._case))
         self._implementation, self._where = self.rung.load(), where(self.rung, self._binder.device.id)
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """See ``rung.ops.rasterize``."""
         try:
-            return self._implementation.apply(*given, **self._where)
+            return self._implementation.apply(*arguments, **self._where)
         except Exception as error:
             self.step_down(error)
-        return self(*given)
+        return self(*arguments)
 
     def step_down(self, error: Exception) -> None:
         """Step down after a failure on the way back, which may then be repeated. Raises as ``Binder.failed``."""

@@ -49,19 +49,27 @@ def current() -> Environment:
     return _environment(eval(_FACTS, {"sys": sys, "sysconfig": sysconfig, "platform": platform}))
 
 
-def _room(place: Path) -> str:
+def _room(path: Path) -> str:
     """Where an environment can be made: in that folder, beside what somebody keeps in it in none."""
-    return "ENV" if place.is_dir() and any(place.iterdir()) else quoted(str(place))
+    return "ENV" if path.is_dir() and any(path.iterdir()) else quoted(str(path))
 
 
 def at(path: str) -> Environment:
     """The environment in that folder, or of that interpreter. Raises ``UsageError`` when nothing there runs."""
-    place = Path(path).expanduser()
-    candidates = [place] if place.is_file() else [place / "bin" / "python", place / "Scripts" / "python.exe"]
+    path_expanded = Path(path).expanduser()
+    candidates = (
+        [path_expanded]
+        if path_expanded.is_file()
+        else [path_expanded / "bin" / "python", path_expanded / "Scripts" / "python.exe"]
+    )
     python = next((candidate for candidate in candidates if candidate.is_file()), None)
     if python is None:
-        cause = f"{path} is no virtual environment: it has no bin/python." if place.exists() else f"There is no {path}."
-        raise UsageError(cause, ways_out=[f"python3 -m venv {_room(place)}"])
+        cause = (
+            f"{path} is no virtual environment: it has no bin/python."
+            if path_expanded.exists()
+            else f"There is no {path}."
+        )
+        raise UsageError(cause, ways_out=[f"python3 -m venv {_room(path_expanded)}"])
     # not resolved: the interpreter of a venv is a link, and the way to it decides what it imports
     code = f"import json, platform, sys, sysconfig; print(json.dumps({_FACTS}))"
     command = [os.path.abspath(python), "-I", "-c", code]

@@ -136,10 +136,10 @@ def _with_torch(
     device: Device, progress: Progress
 ) -> tuple[list[Capability], dict[str, float], float | None, list[str]]:
     """Capabilities, rates by dtype, bandwidth and notes."""
-    wanted = [(op, dtype) for dtype in DTYPES for op in _OPS]
+    pairs = [(op, dtype) for dtype in DTYPES for op in _OPS]
     if "torch" not in device.software:
         why = "torch is not installed: pip install 'rung[run]'"
-        return [Capability(f"{op}.{d}", Level.UNKNOWN, Proof.NONE, why) for op, d in wanted], {}, None, [why]
+        return [Capability(f"{op}.{d}", Level.UNKNOWN, Proof.NONE, why) for op, d in pairs], {}, None, [why]
     prepare = Job.of(
         f"{_PROBES}.start:start",
         kind=device.kind,
@@ -148,19 +148,19 @@ def _with_torch(
         threads=int(device.details.get("cores", 1)),
     )
     progress("values")
-    jobs = [Job.of(f"{_PROBES}.values:{op}", dtype=dtype) for op, dtype in wanted]
+    jobs = [Job.of(f"{_PROBES}.values:{op}", dtype=dtype) for op, dtype in pairs]
     jobs.append(Job.of(f"{_PROBES}.rates:bandwidth", size=_bytes_to_read(device)))
     jobs += [Job.of(f"{_PROBES}.rates:matmul", dtype=d, memory=device.budget // 4) for d in DTYPES]
 
     def tell(done: int) -> None:
-        progress("values" if done < len(wanted) else "rates")
+        progress("values" if done < len(pairs) else "rates")
 
     outcomes = worker.run(jobs, LIMIT, prepare=prepare, most_lost=_MOST_LOST, progress=tell)
     found = {
         f"{op}.{dtype}": _capability(f"{op}.{dtype}", outcome, _COMPARED)
-        for (op, dtype), outcome in zip(wanted, outcomes, strict=False)
+        for (op, dtype), outcome in zip(pairs, outcomes, strict=False)
     }
-    read, *multiplied = outcomes[len(wanted) :]
+    read, *multiplied = outcomes[len(pairs) :]
     right = [d for d in DTYPES if found[f"matmul.{d}"].level is Level.NATIVE]
     rates = {d: float(o.value) for d, o in zip(DTYPES, multiplied, strict=True) if o.ok and d in right}
     notes = [
@@ -179,15 +179,15 @@ def _with_numpy(
     """Return the same of a processor without torch: of the dtypes in which language models compute there."""
     progress("values")
     arrays, dtypes = f"{_PROBES}.arrays", ("f32", "f64")
-    wanted = [(op, dtype) for dtype in dtypes for op in ("matmul", "elementwise")]
-    jobs = [Job.of(f"{arrays}:{op}", dtype=dtype) for op, dtype in wanted]
+    pairs = [(op, dtype) for dtype in dtypes for op in ("matmul", "elementwise")]
+    jobs = [Job.of(f"{arrays}:{op}", dtype=dtype) for op, dtype in pairs]
     jobs.append(Job.of(f"{arrays}:bandwidth", size=_bytes_to_read(device), threads=int(device.details.get("cores", 1))))
     jobs += [Job.of(f"{arrays}:rate", dtype=dtype) for dtype in dtypes]
     outcomes = worker.run(jobs, LIMIT, most_lost=_MOST_LOST)
     found = [
-        _capability(f"{op}.{dtype}", outcome, _COMPARED) for (op, dtype), outcome in zip(wanted, outcomes, strict=False)
+        _capability(f"{op}.{dtype}", outcome, _COMPARED) for (op, dtype), outcome in zip(pairs, outcomes, strict=False)
     ]
-    read, *multiplied = outcomes[len(wanted) :]
+    read, *multiplied = outcomes[len(pairs) :]
     right = {c.name for c in found if c.level is Level.NATIVE}
     rates = {
         dtype: float(outcome.value)
@@ -272,5 +272,5 @@ def marks(device: Device) -> dict[str, str]:
 def _bytes_to_read(device: Device) -> int:
     """More than four times the last cache, so that memory is what is measured; at most a quarter of what is free."""
     last = max((int(size) for size in dict(device.details.get("caches", {})).values()), default=0)
-    wanted = max(1 << 28, 4 * last + (1 << 26)) if device.kind == "cpu" else 1 << 29
-    return max(1 << 20, min(wanted, device.budget // 4))
+    count = max(1 << 28, 4 * last + (1 << 26)) if device.kind == "cpu" else 1 << 29
+    return max(1 << 20, min(count, device.budget // 4))

@@ -100,8 +100,8 @@ def trace(module: torch.nn.Module, *inputs: Any, **named: Any) -> Trace:
 def traced(module: torch.nn.Module, *inputs: Any, **named: Any) -> tuple[Trace, Any]:
     """The trace, and the result of the pass on the meta device; see ``trace``."""
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    empty = {name: _given(value) for name, value in weights.items()}
-    arguments, options = tree_map(_given, (inputs, named))
+    empty = {name: _prepared(value) for name, value in weights.items()}
+    arguments, options = tree_map(_prepared, (inputs, named))
     watch = _Watch((*empty.values(), *_tensors((arguments, options))))
     try:
         with torch.no_grad(), watch, _Functions(watch):
@@ -126,7 +126,7 @@ def _empty(value: Any) -> Any:
     return torch.empty_like(value, device="meta") if isinstance(value, torch.Tensor) and not value.is_meta else value
 
 
-def _given(value: Any) -> Any:
+def _prepared(value: Any) -> Any:
     """A weight or an input as the pass gets it: small whole numbers (tokens, positions, masks) keep their values."""
     if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.numel() > _SMALL):
         return _empty(value)
@@ -144,11 +144,11 @@ def _bytes(value: torch.Tensor) -> int:
 class _Watch(TorchDispatchMode):
     """Counts operations, and the bytes of storages from when they are made to when they are freed."""
 
-    def __init__(self, given: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, inputs: tuple[torch.Tensor, ...]) -> None:
         super().__init__()
         self.peak = 0
         self._alive = 0
-        self._known = weakref.WeakSet(value.untyped_storage() for value in given)
+        self._known = weakref.WeakSet(value.untyped_storage() for value in inputs)
         self._found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -250,11 +250,11 @@ def _here(value: Any) -> Any:
     return "meta" if isinstance(value, (str, torch.device)) else value
 
 
-def _cannot(cause: str, place: tuple[str, int, str] | None) -> CannotTrace:
+def _cannot(cause: str, where: tuple[str, int, str] | None) -> CannotTrace:
     """The error with the line of the module that is to blame."""
     facts = []
-    if place is not None:
-        file, line, function = place
+    if where is not None:
+        file, line, function = where
         facts = [f"{file}:{line}, in {function}: {linecache.getline(file, line).strip()}"]
     return CannotTrace(f"{cause}, and a trace has shapes only.", facts)
 

@@ -245,9 +245,9 @@ class SecondChild:
                     self._child.send(job)
         return self
 
-    def __exit__(self, *given: object) -> None:
+    def __exit__(self, *details: object) -> None:
         if self._child is not None:
-            self._child.__exit__(*given)
+            self._child.__exit__(*details)
 
     def outcomes(self) -> list[Outcome]:
         """Wait for an outcome of each job; those after one that ended the child, or hung, get another child."""

@@ -126,7 +126,6 @@ class EngineClient:
         self.used = self.ready_since = 0.0
         #: Most bytes that it takes, by device; empty where it is not loaded.
         self.memory: dict[str, int] = {}
-        #: Scales of its adapters in answers that name none, by their places; None as it was loaded.
         self.adapters: dict[int, float] | None = None
         #: The model, once it was loaded.
         self.model: ModelInfo | None = None

@@ -77,9 +77,9 @@ def command(arguments: Sequence[str]) -> str | None:
     return f"pip install {' '.join(words)}" if arguments else None
 
 
-def platform_words(place: str) -> str:
+def platform_words(platform: str) -> str:
     """``Linux on x86_64`` of ``linux-x86_64``."""
-    system, _, machine = place.partition("-")
+    system, _, machine = platform.partition("-")
     return f"{_SYSTEMS.get(system, system)} on {machine}"
 
 
@@ -117,11 +117,11 @@ def _triton(build: Build, hosts: Sequence[Host]) -> Choice:
         if release not in load("releases.toml")["triton_windows"].split():
             return Choice("triton", "", "none", f"nobody publishes Triton {release} for Windows; torch runs without")
         major, minor = version(release)
-        wanted = (f"triton-windows>={release},<{major}.{minor + 1}",)
+        requirements = (f"triton-windows>={release},<{major}.{minor + 1}",)
         if why:
             return Choice("triton", "", "none", why)
         reason = "for torch.compile; others than its makers build it for Windows"
-        return Choice("triton", release, "optional", reason, wanted, command(wanted), "https://pypi.org")
+        return Choice("triton", release, "optional", reason, requirements, command(requirements), "https://pypi.org")
     return Choice("triton", release, "included", f"comes with torch{f', but {why}' if why else ''}")
 
 
@@ -137,12 +137,14 @@ def _package(name: str, build: Build, hosts: Sequence[Host]) -> Choice:
     for row in releases.packages(name):
         reason = next((text for host in hosts for text in _against(row, build, host)), "")
         if not reason:
-            wanted = tuple(row["install"].format(cu=build.name).split())
+            requirements = tuple(row["install"].format(cu=build.name).split())
             compiler = f"nvcc of CUDA {build.toolkit}" if build.backend == "cuda" else f"hipcc of ROCm {build.toolkit}"
             text = row.get("optional", "").format(compiler=compiler)
             how = "optional" if text else "install"
             about = "; ".join(part for part in (text, *_features(name, row["version"], hosts)) if part)
-            return Choice(name, row["version"], how, about, wanted, command(wanted), releases.source(row["source"]))
+            return Choice(
+                name, row["version"], how, about, requirements, command(requirements), releases.source(row["source"])
+            )
         reasons.append(reason)
     return Choice(name, "", "none", f"{reasons[0]}; {_INSTEAD[name]}", source="")
 

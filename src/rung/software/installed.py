@@ -69,7 +69,7 @@ def build_of(installed: Mapping[str, str], host: Host) -> Build | None:
         name = "xpu" if installed.get("torch_xpu") else "" if host.system == "macos" else "cpu"
     platform = host.row.platform or ("aarch64" if host.machine == "aarch64" else "")
     same = [b for b in builds() if version(b.release) == at and (b.name == name or _rocm(b.name, name))]
-    return next((b for wanted in (platform, "") for b in same if b.platform == wanted), None)
+    return next((b for candidate in (platform, "") for b in same if b.platform == candidate), None)
 
 
 def _rocm(known: str, name: str) -> bool:
@@ -105,9 +105,9 @@ def _who_has(build: Build, host: Host, setup: Setup) -> str:
 
 
 def _triton(installed: Mapping[str, str], build: Build) -> Iterator[Finding]:
-    at, wanted = installed.get("triton", ""), releases.triton(build)
-    if at and wanted and version(at) != version(wanted):
-        text = f"torch {installed['torch']} belongs with Triton {wanted}, not {at}: torch.compile may fail."
+    at, release = installed.get("triton", ""), releases.triton(build)
+    if at and release and version(at) != version(release):
+        text = f"torch {installed['torch']} belongs with Triton {release}, not {at}: torch.compile may fail."
         yield Finding("triton", at, False, text)
 
 

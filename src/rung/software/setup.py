@@ -53,17 +53,17 @@ class Setup(Value):
     refused: tuple[Refusal, ...]
 
 
-def choose(hosts: Sequence[Host], wanted: str = "", indexes: Sequence[str] = ()) -> Setup | None:
+def choose(hosts: Sequence[Host], version: str = "", indexes: Sequence[str] = ()) -> Setup | None:
     """The software that fits all the hosts, which share system and Python; None where no build carries code for all.
 
-    ``wanted`` narrows torch: a release with or without patch and build (``2.7``, ``2.7.1+cu126``); ``indexes`` are
-    options for pip in place of the official index. A single host always gets an answer, unless ``wanted`` forbids it.
+    ``version`` narrows torch: a release with or without patch and build (``2.7``, ``2.7.1+cu126``); ``indexes`` are
+    options for pip in place of the official index. A single host always gets an answer, unless ``version`` forbids it.
     """
-    found = [build for build in builds() if _wanted(build, wanted)]
+    found = [build for build in builds() if _is_requested(build, version)]
     first, *others = hosts
-    serving = [b for b in _serving(first.architecture, first.machine) if _wanted(b, wanted)]
+    serving = [b for b in _serving(first.architecture, first.machine) if _is_requested(b, version)]
     serving = [b for b in serving if all(serves(b, host) for host in others)]
-    if not serving and len(hosts) == 1 and (wanted.endswith("+cpu") or not _served(hosts[0])):
+    if not serving and len(hosts) == 1 and (version.endswith("+cpu") or not _served(hosts[0])):
         serving = [build for build in found if build.name == "cpu"]
     if not serving:
         return None
@@ -73,10 +73,10 @@ def choose(hosts: Sequence[Host], wanted: str = "", indexes: Sequence[str] = ())
     otherwise = next((b for b in found if needs and b.name == "cpu" and not _cost(b, hosts)), None)
     return Setup(
         hosts=tuple(hosts),
-        torch=_torch(best, hosts, wanted, indexes),
+        torch=_torch(best, hosts, version, indexes),
         needs=needs,
         python=releases.pythons(best)[1] if any("python" in lacks(best, host) for host in hosts) else "",
-        otherwise=_torch(otherwise, hosts, wanted, indexes) if otherwise else None,
+        otherwise=_torch(otherwise, hosts, version, indexes) if otherwise else None,
         packages=tuple(_from(indexes, choice) for choice in companions.packages(best, hosts)),
         notes=tuple(dict.fromkeys(note for host in hosts for note in _notes(best, host))),
         environment=tuple(dict.fromkeys(text for host in hosts for text in _environment(best, host))),
@@ -90,8 +90,8 @@ def _from(indexes: Sequence[str], choice: Choice) -> Choice:
         return choice
     own = choice.arguments
     if "--index-url" in own:
-        place = own.index("--index-url")
-        own = own[:place] + own[place + 2 :]
+        index = own.index("--index-url")
+        own = own[:index] + own[index + 2 :]
     return replace(choice, arguments=(*own, *indexes), command=command((*own, *indexes)))
 
 
@@ -129,7 +129,7 @@ def lacks(build: Build, host: Host) -> dict[str, str]:
     elif minimum and host.driver and not releases.old_enough(host.driver, last):
         found["driver"] = f"an NVIDIA driver of branch {last}, the last for this card, instead of {host.driver}"
     if host.platform not in releases.places(build):
-        where = " or ".join(platform_words(place) for place in releases.places(build)) or "a system of its own"
+        where = " or ".join(platform_words(platform) for platform in releases.places(build)) or "a system of its own"
         found["system"] = f"{where} instead of {platform_words(host.platform)}"
     return found
 
@@ -138,13 +138,13 @@ def _cost(build: Build, hosts: Sequence[Host]) -> int:
     return sum(_COSTS[name] for name in {name for host in hosts for name in lacks(build, host)})
 
 
-def _wanted(build: Build, wanted: str) -> bool:
-    release, _, name = wanted.partition("+")
+def _is_requested(build: Build, requested: str) -> bool:
+    release, _, name = requested.partition("+")
     return (not release or numbers(release)[:2] == version(build.release)) and name in ("", build.name, build.local)
 
 
-def _torch(build: Build, hosts: Sequence[Host], wanted: str, indexes: Sequence[str]) -> Choice:
-    patch = wanted.partition("+")[0]
+def _torch(build: Build, hosts: Sequence[Host], version: str, indexes: Sequence[str]) -> Choice:
+    patch = version.partition("+")[0]
     exact = build.with_release(patch) if patch.count(".") > 1 else build
     name = f"+{build.local or build.name}" if build.name else ""
     arguments = releases.arguments(exact, hosts[0].platform, tuple(indexes))
@@ -210,12 +210,12 @@ def _environment(build: Build, host: Host) -> Iterator[str]:
 
 def _refused(best: Build, hosts: Sequence[Host], found: Sequence[Build]) -> Iterator[Refusal]:
     """The first build of each newer release for the same backend, each with its first reason."""
-    seen = {best.release}
+    releases_tried = {best.release}
     for build in found:
         if build is best:
             return
-        if build.backend == best.backend and build.platform == best.platform and build.release not in seen:
-            seen.add(build.release)
+        if build.backend == best.backend and build.platform == best.platform and build.release not in releases_tried:
+            releases_tried.add(build.release)
             reasons = (text for host in hosts for text in _reason_against(build, host))
             yield Refusal(str(build), next(reasons))
 

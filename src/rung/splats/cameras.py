@@ -103,8 +103,8 @@ def _of_file(path: Path) -> tuple[View, ...]:
         if file.name == CAMERAS:
             return _of_views(file)
         if file.is_file():
-            held = read_object(file, _LIMIT, ["check the file"])
-            return _of_path(file, held) if "camera_path" in held else tuple(transforms.views(file)[0])
+            fields = read_object(file, _LIMIT, ["check the file"])
+            return _of_path(file, fields) if "camera_path" in fields else tuple(transforms.views(file)[0])
     except OSError as error:
         raise BadFile(
             f"{error.filename or path} cannot be read: {error.strerror}.",
@@ -128,15 +128,15 @@ def _of_colmap(model: Path) -> tuple[View, ...]:
     )
 
 
-def _of_path(path: Path, held: dict[str, Any]) -> tuple[View, ...]:
+def _of_path(path: Path, fields: dict[str, Any]) -> tuple[View, ...]:
     """nerfstudio's camera path: camera to world as 16 numbers row by row, vertical fields of view in degrees."""
-    kind = held.get("camera_type", "perspective")
+    kind = fields.get("camera_type", "perspective")
     if kind != "perspective":
         raise UsageError(f"{path} asks for {kind} pictures.", ["rung draws perspective ones"], ["--cameras orbit"])
     found = []
     try:
-        width, height = int(held["render_width"]), int(held["render_height"])
-        for number, frame in enumerate(held["camera_path"]):
+        width, height = int(fields["render_width"]), int(fields["render_height"])
+        for number, frame in enumerate(fields["camera_path"]):
             focal = 0.5 * height / math.tan(0.5 * math.radians(float(frame["fov"])))
             if not (0 < width < 1 << 16 and 0 < height < 1 << 16 and 0 < focal < math.inf):
                 raise ValueError(f"{width} x {height} with a focal length of {focal:g}")
@@ -167,13 +167,13 @@ def frame(views: Sequence[View], cloud: Cloud) -> Frame:
     return Frame(center, up / length if length > 1e-3 else np.array([0.0, -1.0, 0.0]), distance)
 
 
-def looking(place: np.ndarray, at: np.ndarray, up: np.ndarray) -> tuple[float, ...]:
+def looking(position: np.ndarray, at: np.ndarray, up: np.ndarray) -> tuple[float, ...]:
     """The pose of a camera [3] that looks at a point [3], upright."""
-    ahead = (at - place) / np.linalg.norm(at - place)
+    ahead = (at - position) / np.linalg.norm(at - position)
     right = np.cross(ahead, up)
     right /= np.linalg.norm(right)
     turn = np.stack([right, np.cross(ahead, right), ahead])
-    return tuple(np.concatenate([turn, -(turn @ place)[:, None]], axis=1).reshape(-1).tolist())
+    return tuple(np.concatenate([turn, -(turn @ position)[:, None]], axis=1).reshape(-1).tolist())
 
 
 def aside(up: np.ndarray) -> np.ndarray:
@@ -197,7 +197,7 @@ def orbit(views: Sequence[View], cloud: Cloud, frames: int = FRAMES) -> tuple[Vi
     for number in range(frames):
         angle = 2 * math.pi * number / frames
         level = math.cos(angle) * side + math.sin(angle) * other
-        place = center + distance * (math.cos(_ELEVATION) * level + math.sin(_ELEVATION) * up)
+        position = center + distance * (math.cos(_ELEVATION) * level + math.sin(_ELEVATION) * up)
         name = f"{number:05d}"
-        found.append(replace(lens, name=name, image="", mask="", split="", pose=looking(place, center, up)))
+        found.append(replace(lens, name=name, image="", mask="", split="", pose=looking(position, center, up)))
     return tuple(found)

@@ -41,15 +41,15 @@ def _look(number: int) -> Array:
     return facing(np.array([3.2 * math.cos(angle), high, 3.2 * math.sin(angle)]), np.array([0.0, 0.25, 0.0]))
 
 
-def facing(place: Array, at: Array) -> Array:
+def facing(position: Array, at: Array) -> Array:
     """Camera to world [4, 4], axes right, up, backward, of an upright camera [3] that looks at a point [3]."""
-    back = place - at
+    back = position - at
     back /= np.linalg.norm(back)
     right = np.cross([0.0, 1.0, 0.0], back)
     right /= np.linalg.norm(right)
     pose = np.eye(4)
     pose[:3, :3] = np.stack([right, np.cross(back, right), back], axis=1)
-    pose[:3, 3] = place
+    pose[:3, 3] = position
     return pose
 
 
@@ -141,17 +141,17 @@ def make(folder: Path) -> None:
     frames, points, colors = [], [], []
     for number in range(VIEWS):
         pose = _look(number)
-        picture, hit, seen = photograph(pose)
+        picture, hit, covered = photograph(pose)
         name = f"images/{number:03d}.png"
         with written_whole(folder / name) as temporary:
             Image.fromarray(picture).save(temporary)
         frames.append({"file_path": name, "transform_matrix": pose.tolist()})
         points.append(hit)
-        colors.append(seen)
+        colors.append(covered)
     write_whole(folder / "points.ply", _ply(np.concatenate(points), np.concatenate(colors)))
     camera = {"w": SIZE, "h": SIZE, "fl_x": _FOCAL, "fl_y": _FOCAL, "cx": SIZE / 2, "cy": SIZE / 2}
-    held = {"camera_model": "PINHOLE", **camera, "ply_file_path": "points.ply", "frames": frames}
-    write_whole(folder / "transforms.json", json.dumps(held, indent=1).encode())
+    fields = {"camera_model": "PINHOLE", **camera, "ply_file_path": "points.ply", "frames": frames}
+    write_whole(folder / "transforms.json", json.dumps(fields, indent=1).encode())
 
 
 def _ply(points: Array, colors: Array) -> bytes:

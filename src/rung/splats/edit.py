@@ -27,13 +27,13 @@ class Move:
     @property
     def rotation(self) -> Matrix:
         """[3, 3] of determinant 1."""
-        made = np.eye(3)
+        matrix = np.eye(3)
         for axis, angle in enumerate(np.radians(self.angles)):
             turn, (a, b) = np.eye(3), ((axis + 1) % 3, (axis + 2) % 3)
             turn[[a, b], [a, b]] = np.cos(angle)
             turn[b, a], turn[a, b] = np.sin(angle), -np.sin(angle)
-            made = turn @ made
-        return made
+            matrix = turn @ matrix
+        return matrix
 
 
 def merged(clouds: Sequence[Cloud]) -> Cloud:
@@ -88,8 +88,8 @@ def moved_view(view: View, move: Move) -> View:
     """The camera that sees of a moved scene what ``view`` sees of the scene; depths are scaled."""
     pose = np.array(view.pose).reshape(3, 4)
     turn = pose[:, :3] @ move.rotation.T
-    place = move.scale * pose[:, 3] - turn @ np.array(move.shift)
-    return replace(view, pose=tuple(np.concatenate([turn, place[:, None]], axis=1).reshape(-1).tolist()))
+    position = move.scale * pose[:, 3] - turn @ np.array(move.shift)
+    return replace(view, pose=tuple(np.concatenate([turn, position[:, None]], axis=1).reshape(-1).tolist()))
 
 
 def _turned(quats: Floats, rotation: Matrix) -> Floats:
@@ -126,9 +126,9 @@ def turned_harmonics(harmonics: Floats, rotation: Matrix) -> Floats:
     directions = rng.standard_normal((64, 3))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     there, back = (basis(degree, torch.from_numpy(each)).numpy() for each in (directions, directions @ rotation))
-    made = harmonics.copy()
+    turned = harmonics.copy()
     for band in range(1, degree + 1):
         terms = slice(band**2, (band + 1) ** 2)
         wigner = np.linalg.lstsq(there[:, terms], back[:, terms])[0]
-        made[:, terms] = np.einsum("ij,njc->nic", wigner.astype(np.float32), harmonics[:, terms])
-    return made
+        turned[:, terms] = np.einsum("ij,njc->nic", wigner.astype(np.float32), harmonics[:, terms])
+    return turned

@@ -43,7 +43,7 @@ def evaluate(
     transparent: Callable[[View], bool] = lambda view: False,
     antialiased: bool = False,
     device: str | torch.device = "cpu",
-    see: Callable[[View, Bytes, Bytes], None] = lambda view, made, truth: None,
+    see: Callable[[View, Bytes, Bytes], None] = lambda view, picture, truth: None,
 ) -> dict[str, Any]:
     """``psnr``, ``ssim`` and ``lpips``, means over ``images``, which hold the three for each ``name``.
 
@@ -57,71 +57,71 @@ def evaluate(
     images: list[dict[str, Any]] = []
     for index in indexes:
         view, shot = views[index], photographs.shot(index)
-        made = eight_bits(painter.paint(view, background)[0])
+        picture = eight_bits(painter.paint(view, background)[0])
         truth, kept = compared(shot, background, transparent(view))
         if kept is not None:
-            made = np.where(kept[..., None], made, 0).astype(np.uint8)
-        see(view, made, truth)
+            picture = np.where(kept[..., None], picture, 0).astype(np.uint8)
+        see(view, picture, truth)
         images.append(
             {
                 "name": view.name,
-                "psnr": psnr(made, truth, kept),
-                "ssim": ssim(made[None], truth[None]),
-                "lpips": perceived(made, truth) if perceived else None,
+                "psnr": psnr(picture, truth, kept),
+                "ssim": ssim(picture[None], truth[None]),
+                "lpips": perceived(picture, truth) if perceived else None,
             }
         )
     return {name: _mean([image[name] for image in images]) for name in ("psnr", "ssim", "lpips")} | {"images": images}
 
 
-def evaluate_run(made: Trained, device: str | torch.device = "cpu") -> dict[str, Any]:
+def evaluate_run(run: Trained, device: str | torch.device = "cpu") -> dict[str, Any]:
     """The metrics of a run, with its test pictures measured again from its splats, its cameras and the photographs.
 
     What only training knows (steps, seconds, memory, plan, report) is as it left it, None where it was stopped. Raises
     ``UsageError`` for what is no run's folder and without test cameras, ``BadFile`` where photographs have changed.
     """
-    tests = [view for view in made.views if view.split == "test"]
+    tests = [view for view in run.views if view.split == "test"]
     if not tests:
         raise UsageError(
-            f"{made.folder} has no test pictures.",
-            ["its run kept none for testing" if made.views else "it is not what a run left"],
+            f"{run.folder} has no test pictures.",
+            ["its run kept none for testing" if run.views else "it is not what a run left"],
             ["rung splat train SCENE --out DIR   # keeps every eighth photograph for testing"],
         )
-    shots, indexes = _tested(made, tests)
-    alpha, known = made.settings.get("alpha"), read_run_file(made.folder / METRICS)
+    shots, indexes = _tested(run, tests)
+    alpha, known = run.settings.get("alpha"), read_run_file(run.folder / METRICS)
     poses = {view.name: view.pose for view in tests}
     found = evaluate(
-        made.cloud,
+        run.cloud,
         [replace(view, pose=poses[view.name]) for view in shots.views],
         shots,
         indexes,
-        background=color(made.background),
+        background=color(run.background),
         transparent=lambda view: transparent(alpha, view),
-        antialiased=made.antialiased,
+        antialiased=run.antialiased,
         device=device,
     )
-    told = {name: known.get(name) for name in ("steps", "seconds", "peak_memory_bytes", "plan", "report")}
-    facts = {"splats": len(made.cloud.means), "sh_degree": made.cloud.degree}
-    return told | facts | {"width": tests[0].width, "height": tests[0].height, "ply": str(made.path)} | found
+    stated = {name: known.get(name) for name in ("steps", "seconds", "peak_memory_bytes", "plan", "report")}
+    facts = {"splats": len(run.cloud.means), "sh_degree": run.cloud.degree}
+    return stated | facts | {"width": tests[0].width, "height": tests[0].height, "ply": str(run.path)} | found
 
 
-def _tested(made: Trained, tests: Sequence[View]) -> tuple[Photographs, list[int]]:
+def _tested(run: Trained, tests: Sequence[View]) -> tuple[Photographs, list[int]]:
     """The photographs of a run at its size, and the indexes of its tests."""
-    own, asked = made.folder / "scene", made.settings.get("scene")
-    card = scene(own if own.is_dir() else str(asked), None if own.is_dir() else made.settings.get("images"))
-    size = max(max(view.width, view.height) for view in made.views)
+    own, source = run.folder / "scene", run.settings.get("scene")
+    card = scene(own if own.is_dir() else str(source), None if own.is_dir() else run.settings.get("images"))
+    size = max(max(view.width, view.height) for view in run.views)
     names = {view.name for view in tests}
     chosen = replace(card, views=tuple(view for view in card.views if view.name in names))
     shots = Photographs(chosen, 0, size)
-    places = {(view.name, view.width, view.height): index for index, view in enumerate(shots.views)}
-    wanted = [(view.name, view.width, view.height) for view in tests]
-    gone = [f"{name} ({width} x {height})" for name, width, height in wanted if (name, width, height) not in places]
+    indexes = {(view.name, view.width, view.height): index for index, view in enumerate(shots.views)}
+    keys = [(view.name, view.width, view.height) for view in tests]
+    gone = [f"{name} ({width} x {height})" for name, width, height in keys if (name, width, height) not in indexes]
     if gone:
         raise BadFile(
             f"{card.path} is not as it was in training.",
             [f"test pictures that are not there in their size: {', '.join(gone[:5])}", *shots.notes],
             ["train again", "put the photographs back"],
         )
-    return shots, [places[each] for each in wanted]
+    return shots, [indexes[each] for each in keys]
 
 
 def compared(shot: Shot, background: Color, transparent: bool) -> tuple[Bytes, np.ndarray | None]:
@@ -135,9 +135,9 @@ def compared(shot: Shot, background: Color, transparent: bool) -> tuple[Bytes, n
     return eight_bits(shot.rgb / np.float32(255) * share + np.asarray(background, np.float32) * (1 - share)), None
 
 
-def psnr(made: Bytes, truth: Bytes, kept: np.ndarray | None = None) -> float:
+def psnr(picture: Bytes, truth: Bytes, kept: np.ndarray | None = None) -> float:
     """PSNR in dB of pictures, at most 100; ``kept`` [H, W] are the pixels that count, the others are black in both."""
-    error = (made.astype(np.float64) - truth.astype(np.float64)) ** 2
+    error = (picture.astype(np.float64) - truth.astype(np.float64)) ** 2
     share = 1.0 if kept is None else float(kept.mean())
     mean = float(error.mean()) / share if share else 0.0
     return min(_MOST, 10 * math.log10(255**2 / mean)) if mean else _MOST
@@ -157,9 +157,9 @@ def _lpips() -> Callable[[Bytes, Bytes], float] | None:
 
     network = lpips.LPIPS(net="vgg", verbose=False)
 
-    def measured(made: Bytes, truth: Bytes) -> float:
+    def measured(picture: Bytes, truth: Bytes) -> float:
         with torch.no_grad():
-            a, b = (torch.from_numpy(each).permute(2, 0, 1)[None] / 127.5 - 1 for each in (made, truth))
+            a, b = (torch.from_numpy(each).permute(2, 0, 1)[None] / 127.5 - 1 for each in (picture, truth))
             return float(network(a, b))
 
     return measured

@@ -83,7 +83,7 @@ class Photographs:
     ) -> None:
         self._folder = cache or CACHE.read() / "undistorted"
         self._writable, self._trimmed = True, False
-        self._budget, self._held = budget, 0
+        self._budget, self._cached_bytes = budget, 0
         self._shots: dict[int, Shot] = {}
         self._coming: dict[int, Outcome[Shot]] = {}
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class Photographs:
     @property
     def memory_bytes(self) -> int:
         """Return the size of the pictures in memory, in bytes."""
-        return self._held
+        return self._cached_bytes
 
     def shot(self, index: int) -> Shot:
         """The photograph of ``views[index]`` (read only). Raises ``BadFile`` if it cannot be read any more."""
@@ -132,9 +132,9 @@ class Photographs:
     def _read(self, index: int) -> Shot:
         shot = self._undistorted(self._plans[index])
         with self._lock:
-            if index not in self._shots and self._held + shot.bytes <= self._budget:
+            if index not in self._shots and self._cached_bytes + shot.bytes <= self._budget:
                 self._shots[index] = shot
-                self._held += shot.bytes
+                self._cached_bytes += shot.bytes
         return shot
 
     def _undistorted(self, plan: _Plan) -> Shot:
@@ -272,7 +272,7 @@ def split(views: Sequence[View], every: int) -> tuple[tuple[int, ...], tuple[int
         train, test = (tuple(i for i in order if views[i].split == parts[part]) for part in ("train", "test"))
     else:
         some = every > 0 and len(order) > 1
-        test = tuple(index for place, index in enumerate(order) if some and place % every == 0)
+        test = tuple(index for rank, index in enumerate(order) if some and rank % every == 0)
         train = tuple(index for index in order if index not in test)
     if not train:
         raise UsageError(

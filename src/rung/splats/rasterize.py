@@ -76,8 +76,8 @@ def rasterization(
     (distortion, fisheye, rolling shutter, covariances, another blur) raise ``UsageError``, as do shapes that do not
     fit, and ``absgrad`` of more than three colors.
     """
-    asked = {"radius_clip": radius_clip, "eps2d": eps2d, **others}
-    _refuse(asked, render_mode, rasterize_mode)
+    unsupported = {"radius_clip": radius_clip, "eps2d": eps2d, **others}
+    _refuse(unsupported, render_mode, rasterize_mode)
     _fit(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, absgrad)
     pictures, alphas, screens, radii = [], [], [], []
     for index, (view, intrinsics) in enumerate(zip(viewmats, Ks, strict=True)):
@@ -88,14 +88,14 @@ def rasterization(
         wide, learns = 4 if absgrad else 2, torch.is_grad_enabled()
         screen = torch.zeros(len(means), wide, device=means.device, requires_grad=learns)
         own = colors[index] if sh_degree is None and colors.dim() == 3 else colors
-        made = list(_passes(Splats(means, quats, scales, opacities, own), view, camera, screen, device))
+        passes = list(_passes(Splats(means, quats, scales, opacities, own), view, camera, screen, device))
         with torch.no_grad():
-            screen[:, :2] = made[0].means  # whoever asks for the gradient asks for the place as well
+            screen[:, :2] = passes[0].means  # whoever asks for the gradient asks for the place as well
         ground = None if backgrounds is None else backgrounds[index]
-        pictures.append(_channels(made, own, ground, render_mode))
-        alphas.append(made[0].alpha[..., None])
+        pictures.append(_channels(passes, own, ground, render_mode))
+        alphas.append(passes[0].alpha[..., None])
         screens.append(screen)
-        radii.append(made[0].radii)
+        radii.append(passes[0].radii)
     meta = {"means2d": _joined(screens), "radii": torch.stack(radii), "width": width, "height": height}
     meta |= {"n_cameras": len(Ks), "tile_size": TILE, **dict.fromkeys(_IDS)}
     return torch.stack(pictures), torch.stack(alphas), meta
@@ -106,15 +106,15 @@ def _joined(screens: list[Tensor]) -> Tensor:
     parts of four columns have in the last two."""
     joined = torch.stack([screen.detach()[:, :2] for screen in screens]).requires_grad_(screens[0].requires_grad)
 
-    def hand_on(index: int, given: Tensor) -> None:
-        for name, part in zip(("grad", "absgrad"), given.split(2, dim=1), strict=False):
+    def hand_on(index: int, gradient: Tensor) -> None:
+        for name, part in zip(("grad", "absgrad"), gradient.split(2, dim=1), strict=False):
             if getattr(joined, name, None) is None:
                 setattr(joined, name, torch.zeros_like(joined))
             getattr(joined, name)[index] += part
 
     for index, screen in enumerate(screens):
         if screen.requires_grad:
-            screen.register_hook(lambda given, index=index: hand_on(index, given))
+            screen.register_hook(lambda gradient, index=index: hand_on(index, gradient))
     return joined
 
 
@@ -130,15 +130,15 @@ def _passes(splats: Splats, view: Tensor, camera: Camera, screen: Tensor, device
         yield draw(splats._replace(colors=part.contiguous()), view, camera, screen)
 
 
-def _channels(made: list[Picture], colors: Tensor, ground: Tensor | None, mode: str) -> Tensor:
+def _channels(pictures: list[Picture], colors: Tensor, ground: Tensor | None, mode: str) -> Tensor:
     """[H, W, D], with the depth last or alone."""
-    alpha, depth = made[0].alpha[..., None], made[0].depth[..., None]
+    alpha, depth = pictures[0].alpha[..., None], pictures[0].depth[..., None]
     if "ED" in mode:
         depth = depth / alpha.clamp_min(1e-10)
     if mode in ("D", "ED"):
         return depth
     count = 3 if colors.dim() == 3 else colors.shape[-1]
-    color = torch.cat([picture.color for picture in made], dim=-1)[..., :count]
+    color = torch.cat([picture.color for picture in pictures], dim=-1)[..., :count]
     if ground is not None:
         color = color + (1 - alpha) * ground
     return color if mode == "RGB" else torch.cat([color, depth], dim=-1)
@@ -174,17 +174,17 @@ def _fit(
     absgrad: bool,
 ) -> None:
     count, cameras = len(means), len(views)
-    wanted: dict[str, tuple[Tensor, tuple[int, ...]]]
-    wanted = {"means": (means, (count, 3)), "quats": (quats, (count, 4)), "scales": (scales, (count, 3))}
-    wanted |= {
+    expected: dict[str, tuple[Tensor, tuple[int, ...]]]
+    expected = {"means": (means, (count, 3)), "quats": (quats, (count, 4)), "scales": (scales, (count, 3))}
+    expected |= {
         "opacities": (opacities, (count,)),
         "viewmats": (views, (cameras, 4, 4)),
         "Ks": (intrinsics, (cameras, 3, 3)),
     }
     wrong = [
-        f"{name} is {tuple(given.shape)} and should be {size}"
-        for name, (given, size) in wanted.items()
-        if given.shape != size
+        f"{name} is {tuple(tensor.shape)} and should be {size}"
+        for name, (tensor, size) in expected.items()
+        if tensor.shape != size
     ]
     if degree is not None and (not 0 <= degree <= 3 or colors.dim() != 3 or colors.shape[1] < (degree + 1) ** 2):
         wrong.append(

@@ -32,8 +32,8 @@ class Painter:
         self._degree = cloud.degree if degree is None else min(degree, cloud.degree)
         parts = (cloud.means, cloud.quats, cloud.scales, cloud.opacities, cloud.harmonics)
         self._device = str(device)
-        place = tensor_device(self._device)
-        self._splats = Splats(*(torch.from_numpy(np.ascontiguousarray(part)).to(place) for part in parts))
+        target = tensor_device(self._device)
+        self._splats = Splats(*(torch.from_numpy(np.ascontiguousarray(part)).to(target) for part in parts))
         self._mode = "antialiased" if antialiased else "classic"
 
     def paint(self, view: View, background: Color = (0.0, 0.0, 0.0)) -> tuple[Floats, Floats]:
@@ -41,15 +41,15 @@ class Painter:
         pose, intrinsics = torch.eye(4), torch.eye(3)
         pose[:3] = torch.tensor(view.pose).reshape(3, 4)
         intrinsics[0, 0], intrinsics[1, 1], intrinsics[0, 2], intrinsics[1, 2] = view.fx, view.fy, view.cx, view.cy
-        splats, place = self._splats, self._splats.means.device
+        splats, target = self._splats, self._splats.means.device
         with torch.no_grad():
-            made, alpha, _ = rasterization(
+            picture, alpha, _ = rasterization(
                 splats.means,
                 splats.quats,
                 splats.scales,
                 splats.opacities,
                 splats.colors,
-                pose[None].to(place),
+                pose[None].to(target),
                 intrinsics[None],
                 view.width,
                 view.height,
@@ -58,8 +58,8 @@ class Painter:
                 rasterize_mode=self._mode,
                 device=self._device,
             )
-            colors = made[0, ..., :3] + (1 - alpha[0]) * torch.tensor(background, device=place)
-        return colors.cpu().numpy(), made[0, ..., 3].cpu().numpy()
+            colors = picture[0, ..., :3] + (1 - alpha[0]) * torch.tensor(background, device=target)
+        return colors.cpu().numpy(), picture[0, ..., 3].cpu().numpy()
 
 
 def draw(

@@ -32,11 +32,11 @@ def stems(names: Sequence[str]) -> list[PurePosixPath]:
             return found
     taken = dict[PurePosixPath, None]()
     for path in paths:
-        place, number = path, 1
-        while place in taken:
+        stem, number = path, 1
+        while stem in taken:
             number += 1
-            place = path.with_name(f"{path.name}-{number}")
-        taken[place] = None
+            stem = path.with_name(f"{path.name}-{number}")
+        taken[stem] = None
     return list(taken)
 
 
@@ -51,7 +51,7 @@ _LOOKED_AT, _NEAR, _FAR = 20_000, 0.02, 0.98
 
 
 def draw_all(
-    made: Trained,
+    run: Trained,
     views: Sequence[View],
     out: Path,
     background: Color,
@@ -66,8 +66,8 @@ def draw_all(
     farthest or nothing. Raises ``UsageError`` for names that a folder or a video cannot have, for views of several
     sizes in a video, ``SoftwareMissing`` without ffmpeg or pillow, ``DiskFull``.
     """
-    painter = Painter(made.cloud, device, made.antialiased)
-    settings = {"splats": made.path.name, "background": list(background), "depth": depth}
+    painter = Painter(run.cloud, device, run.antialiased)
+    settings = {"splats": run.path.name, "background": list(background), "depth": depth}
     if out.suffix.lower() in VIDEOS:
         pictures.check_destination(out, len(views))
         sizes = sorted({(view.width, view.height) for view in views})
@@ -77,19 +77,19 @@ def draw_all(
                 [", ".join(f"{width} x {height}" for width, height in sizes[:5])],
                 [f"--size {sizes[0][0]}x{sizes[0][1]}"],
             )
-        pictures.write(out, _drawn(painter, made.cloud, views, background, depth, on_done), fps, settings)
+        pictures.write(out, _drawn(painter, run.cloud, views, background, depth, on_done), fps, settings)
         return len(views)
     pictures.check_destination(out.absolute().parent / "x.png", 1)
     if out.is_file() or (out.suffix.lower() in (*pictures.VIDEOS, *SUFFIXES) and not out.is_dir()):
         raise UsageError(
             f"{out} is no folder for pictures.", [], [f"--out {quoted(out.with_suffix(''))}", "--out x.mp4, or x.gif"]
         )
-    drawn = _drawn(painter, made.cloud, views, background, depth, on_done)
+    drawn = _drawn(painter, run.cloud, views, background, depth, on_done)
     for stem, picture in zip(stems([view.name for view in views]), drawn, strict=True):
-        place = out / f"{stem}.png"
+        path = out / f"{stem}.png"
         with writing(out):
-            place.parent.mkdir(parents=True, exist_ok=True)
-        pictures.write(place, [picture], fps, settings)
+            path.parent.mkdir(parents=True, exist_ok=True)
+        pictures.write(path, [picture], fps, settings)
     return len(views)
 
 

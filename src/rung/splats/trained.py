@@ -40,8 +40,8 @@ class Trained(NamedTuple):
     @property
     def background(self) -> str:
         """The background in training; black where it was another one at each step."""
-        asked = self.settings.get("background", "black")
-        return asked if isinstance(asked, str) and asked != "random" else "black"
+        stated = self.settings.get("background", "black")
+        return stated if isinstance(stated, str) and stated != "random" else "black"
 
 
 def trained(path: Path) -> Trained:

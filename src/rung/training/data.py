@@ -164,7 +164,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
             ['write rows like  {"text": "..."}', "take the chat version of the model, whose folder has a template"],
             code="chat-template-missing",
         )
-    made: list[dict[str, list[int]]] = []
+    encoded: list[dict[str, list[int]]] = []
     longer, answers, texts = 0, 0, 0
     whole: list[int] = []  # tokens of rows that are too long to be learned from
     for row in rows:
@@ -182,20 +182,20 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
             whole.append(full)
             dropped.add(f"nothing to learn in its first {max_length:,} tokens", row.line)
             continue
-        made.append({"input_ids": ids, "labels": labels})
+        encoded.append({"input_ids": ids, "labels": labels})
         longer += full > max_length
         answers += bool(row.messages)
         texts += not row.messages
-    if not made:
+    if not encoded:
         ways = [f"--max-length {min(whole)}   # the shortest row is that long"] if whole else []
         raise BadFile("No row is left to train on.", dropped.sentences(), ways, code="input-empty")
-    return Encoded(made, tuple(_notes(made, answers, texts, longer, max_length)))
+    return Encoded(encoded, tuple(_notes(encoded, answers, texts, longer, max_length)))
 
 
-def _notes(made: list[dict[str, list[int]]], answers: int, texts: int, longer: int, max_length: int) -> list[str]:
-    learned = sum(label != IGNORED for row in made for label in row["labels"])
-    total = sum(len(row["input_ids"]) for row in made)
-    notes = [f"{count(len(made), 'row')}, {count(total, 'token')}, {learned:,} of them learned"]
+def _notes(rows: list[dict[str, list[int]]], answers: int, texts: int, longer: int, max_length: int) -> list[str]:
+    learned = sum(label != IGNORED for row in rows for label in row["labels"])
+    total = sum(len(row["input_ids"]) for row in rows)
+    notes = [f"{count(len(rows), 'row')}, {count(total, 'token')}, {learned:,} of them learned"]
     if answers:
         notes.append(f"{count(answers, 'conversation')}: loss on the answers of the assistant alone")
     if texts:

@@ -119,13 +119,13 @@ def _use(
 def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[Weight, ...]:
     """The weights as transformers holds them: linears in the format, embedding, head and norms in what is computed; of
     a quantized folder those that are stored so."""
-    plain, asked = formats.get(dtype), None if format == STORED else formats.get(format)
+    plain, requested = formats.get(dtype), None if format == STORED else formats.get(format)
 
-    def held(weight: Weight) -> Weight:
+    def as_trained(weight: Weight) -> Weight:
         linear = weight.multiplies and weight.tensor.role not in ("embed", "head")
-        kept = weight.tensor.source is not None if asked is None else linear and format not in PLAIN
+        kept = weight.tensor.source is not None if requested is None else linear and format not in PLAIN
         if kept:
             return weight
         return replace(weight, format=plain, bytes=plain.bytes((1, weight.count)))
 
-    return tuple(map(held, plan_weights(Subject.of_card(card), asked, device, dtype, packed=False)))
+    return tuple(map(as_trained, plan_weights(Subject.of_card(card), requested, device, dtype, packed=False)))

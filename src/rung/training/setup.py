@@ -27,14 +27,14 @@ from rung.training.options import Options, names
 _CHECKPOINTS, _FAR = 20, 100
 
 
-def lora(asked: Options) -> LoraConfig:
+def lora(options: Options) -> LoraConfig:
     """The adapter that is trained."""
-    targets: Any = asked.targets if asked.targets == "all-linear" else names(asked.targets)
+    targets: Any = options.targets if options.targets == "all-linear" else names(options.targets)
     return prepare(
         LoraConfig(
-            r=asked.rank,
-            lora_alpha=asked.alpha,
-            lora_dropout=asked.dropout,
+            r=options.rank,
+            lora_alpha=options.alpha,
+            lora_dropout=options.dropout,
             target_modules=targets,
             task_type="CAUSAL_LM",
         )
@@ -50,29 +50,29 @@ class OneDevice(SFTConfig):
     @functools.cached_property
     def _setup_devices(self) -> torch.device:
         super()._setup_devices  # noqa: B018  fills what accelerate shares, which follows torch's current device
-        place = torch.device(self.place)
+        device = torch.device(self.place)
         self._n_gpu = min(self._n_gpu, 1)
-        if place.index is not None:
-            torch.get_device_module(place).set_device(place)
-        return place
+        if device.index is not None:
+            torch.get_device_module(device).set_device(device)
+        return device
 
 
-def settings(asked: Options, planned: Fit, length: int, folder: Path, rows: int, evaluates: bool) -> SFTConfig:
+def settings(options: Options, planned: Fit, length: int, folder: Path, rows: int, evaluates: bool) -> SFTConfig:
     """TRL's settings for so many rows of at most ``length`` tokens; what is not named here is as TRL has it."""
-    steps = int(rows / (planned.batch * planned.accumulate) * asked.epochs)
+    steps = int(rows / (planned.batch * planned.accumulate) * options.epochs)
     every = max(1, min(_FAR, steps // _CHECKPOINTS))
     return OneDevice(
         place=torch_name(planned.device.id),
         output_dir=str(folder),
-        num_train_epochs=asked.epochs,
-        learning_rate=asked.learning_rate,
+        num_train_epochs=options.epochs,
+        learning_rate=options.learning_rate,
         per_device_train_batch_size=planned.batch,
         per_device_eval_batch_size=planned.batch,
         gradient_accumulation_steps=planned.accumulate,
         gradient_checkpointing=planned.checkpointing,
         max_length=length,
-        packing=asked.packing,
-        seed=asked.seed,
+        packing=options.packing,
+        seed=options.seed,
         bf16=planned.dtype == "bf16",
         fp16=planned.dtype == "f16",
         use_cpu=planned.device.kind == "cpu",

@@ -78,9 +78,9 @@ class Trainer(SFTTrainer):
             self.on_smaller(size, self._rows)
         return total
 
-    def compute_loss(self, model: torch.nn.Module, inputs: Any, *given: Any, **options: Any) -> Any:
+    def compute_loss(self, model: torch.nn.Module, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """SFTTrainer's. Raises ``Diverged`` for a loss in training that is no number."""
-        found = super().compute_loss(model, inputs, *given, **options)
+        found = super().compute_loss(model, inputs, *arguments, **options)
         loss = found[0] if isinstance(found, tuple) else found
         if model.training and not math.isfinite(float(loss.detach())):
             step = self.state.global_step
@@ -137,7 +137,7 @@ class Watch(TrainerCallback):
         signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(self, *given: Any) -> None:
+    def __exit__(self, *details: Any) -> None:
         signal.signal(signal.SIGINT, self._before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -145,7 +145,7 @@ class Watch(TrainerCallback):
             raise KeyboardInterrupt
         self.stopped = True
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         """Raises ``Diverged`` for gradients with NaN; with f16 their scaling takes care of itself."""
         trained = [p for p in model.parameters() if p.requires_grad]
         gradients = [p.grad for p in trained if p.grad is not None]
@@ -160,11 +160,11 @@ class Watch(TrainerCallback):
                 parameter.copy_(good)
         return step - bool(self._good)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Saves and stops after Ctrl-C."""
         if self.stopped:
             control.should_save = control.should_training_stop = True
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
         """Passes losses on."""
         self._on_loss(state.global_step, state.max_steps, dict(logs or {}))

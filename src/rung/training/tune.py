@@ -71,14 +71,14 @@ def tune(
     Called again with the same arguments it goes on after the last checkpoint. Raises ``SoftwareMissing``, ``BadFile``,
     ``UsageError``, ``ContextTooLong``, ``DoesNotFit``, ``OutOfMemory``, and ``Diverged`` when the loss is NaN.
     """
-    asked, place = options or Options(), Path(out).expanduser()
+    settled, folder = options or Options(), Path(out).expanduser()
     _need_packages()
     card = find_card(model, offline=offline, on_note=on_note)
-    _check(card, asked, place)
-    format = _format(card, asked.format)
-    asked = replace(asked, format=format)
+    _check(card, settled, folder)
+    format = _format(card, settled.format)
+    settled = replace(settled, format=format)
     rows, dropped = read_rows(Path(data).expanduser())
-    _claim(place, _identity(card, Path(data).expanduser(), asked))
+    _claim(folder, _identity(card, Path(data).expanduser(), settled))
 
     from transformers.utils.logging import disable_progress_bar
 
@@ -86,7 +86,7 @@ def tune(
     from rung.training.setup import load_base, load_tokenizer, lora, settings
 
     disable_progress_bar()
-    length = asked.max_length or min(LENGTH, card.decoder.context)
+    length = settled.max_length or min(LENGTH, card.decoder.context)
     encoded = encode_rows(rows, load_tokenizer(card), length, dropped)
     for note in (*dropped.sentences(), *encoded.notes):
         on_note(note)
@@ -96,19 +96,19 @@ def tune(
         card,
         chosen,
         format,
-        rank=asked.rank,
-        batch=min(asked.batch, len(encoded.rows)),
-        accumulate=asked.accumulate,
-        length=length if asked.packing else encoded.longest,
+        rank=settled.rank,
+        batch=min(settled.batch, len(encoded.rows)),
+        accumulate=settled.accumulate,
+        length=length if settled.packing else encoded.longest,
         budget=budget.get(chosen.id, budget.get("*", chosen.budget)),
     )
     on_note(planned.words)
-    training, held_out = _split(encoded.rows, asked)
+    training, evaluation = _split(encoded.rows, settled)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # what libraries will rename is no concern of who trains
         base = load_base(card, format, planned.dtype)
-        made = settings(asked, planned, length, place / CHECKPOINTS, len(training), bool(held_out))
-        return _train(card, chosen, base, training, held_out, lora(asked), made, place, on_note, on_loss)
+        arguments = settings(settled, planned, length, folder / CHECKPOINTS, len(training), bool(evaluation))
+        return _train(card, chosen, base, training, evaluation, lora(settled), arguments, folder, on_note, on_loss)
 
 
 def _need_packages() -> None:
@@ -121,7 +121,7 @@ def _need_packages() -> None:
         )
 
 
-def _check(card: ModelCard, asked: Options, place: Path) -> None:
+def _check(card: ModelCard, options: Options, folder: Path) -> None:
     """Raises for what can be known before anything is read."""
     if card.kind != "folder":
         raise UsageError(
@@ -129,44 +129,44 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
             ["an adapter of that folder runs on the GGUF file too:  rung run FILE --adapter DIR"],
             [f"rung convert {quoted(name_of(card.path))} FOLDER", "rung tune FOLDER DATA --out DIR"],
         )
-    if asked.max_length is not None and asked.max_length > card.decoder.context:
+    if options.max_length is not None and options.max_length > card.decoder.context:
         raise ContextTooLong(
-            f"--max-length is {asked.max_length:,}, and {card.name} holds {count(card.decoder.context, 'token')}.",
+            f"--max-length is {options.max_length:,}, and {card.name} holds {count(card.decoder.context, 'token')}.",
             (),
             [f"--max-length {card.decoder.context}"],
         )
     for name in ("epochs", "learning_rate", "dropout"):
-        if not math.isfinite(value := getattr(asked, name)):
+        if not math.isfinite(value := getattr(options, name)):
             raise UsageError(f"--{name.replace('_', '-')} is {value}, no finite number", code="value-out-of-range")
-    _check_targets(card, asked.targets)
-    if place.resolve() == Path(card.path).resolve():
+    _check_targets(card, options.targets)
+    if folder.resolve() == Path(card.path).resolve():
         raise UsageError(
             "MODEL and --out are the same folder.",
             (),
-            [f"--out {quoted(f'{place.name}-adapter')}"],
+            [f"--out {quoted(f'{folder.name}-adapter')}"],
             code="output-is-input",
         )
-    if not 0 <= asked.eval_split < 1:
+    if not 0 <= options.eval_split < 1:
         raise UsageError(
-            f"--eval-split is {asked.eval_split}; it is a share of the rows",
+            f"--eval-split is {options.eval_split}; it is a share of the rows",
             (),
             ["--eval-split 0.1"],
             code="value-out-of-range",
         )
 
 
-def _format(card: ModelCard, asked: str | None) -> str:
+def _format(card: ModelCard, options: str | None) -> str:
     """Return the format of the base while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
     if card.quantized:
-        if asked not in (None, STORED):
+        if options not in (None, STORED):
             raise UsageError(
-                f"{card.name} was asked for in {asked}, and is quantized already.",
+                f"{card.name} was asked for in {options}, and is quantized already.",
                 ["adapters are trained on what it holds, as it is stored"],
-                ["leave out --format", f"rung tune ORIGINAL DATA --out DIR --format {asked}"],
+                ["leave out --format", f"rung tune ORIGINAL DATA --out DIR --format {options}"],
                 code="already-quantized",
             )
         return STORED
-    chosen = formats.get(asked or "nf4")
+    chosen = formats.get(options or "nf4")
     if not chosen.encodes:
         raise UsageError(
             f"rung reads {chosen.name} and does not write it",
@@ -183,7 +183,7 @@ def _format(card: ModelCard, asked: str | None) -> str:
             [f"--format {better.name}"],
             code="format-does-not-suit",
         )
-    return asked or "nf4"
+    return options or "nf4"
 
 
 def _check_targets(card: ModelCard, targets: str) -> None:
@@ -201,55 +201,58 @@ def _check_targets(card: ModelCard, targets: str) -> None:
             )
 
 
-def _identity(card: ModelCard, data: Path, asked: Options) -> dict[str, Any]:
+def _identity(card: ModelCard, data: Path, options: Options) -> dict[str, Any]:
     """Return the values that must be equal for a run to go on."""
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    return {"model": str(Path(card.path).resolve()), "data": digest, "options": asdict(asked)}
+    return {"model": str(Path(card.path).resolve()), "data": digest, "options": asdict(options)}
 
 
-def _claim(place: Path, identity: dict[str, Any]) -> None:
+def _claim(folder: Path, identity: dict[str, Any]) -> None:
     """Makes the folder this run's. Raises ``UsageError`` for that of another run and a finished one.
 
     A run that ended before it had anything to keep leaves the folder to the next one, whatever its options.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        path, kept = place / STATE, _kept(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        path, kept = folder / STATE, _kept(folder)
         if kept and not path.is_file():
             raise UsageError(
-                f"{place} is not empty, and no run of rung tune.", (), ["--out with a new folder"], code="output-exists"
+                f"{folder} is not empty, and no run of rung tune.",
+                (),
+                ["--out with a new folder"],
+                code="output-exists",
             )
-        held = _held(path) if kept else {}
-        same = held.get("run") == identity
-        if kept and (not same or held.get("finished")):
+        stored = _stored_run(path) if kept else {}
+        same = stored.get("run") == identity
+        if kept and (not same or stored.get("finished")):
             raise UsageError(
-                f"{place} holds {'this run, which is finished' if same else 'another run'}.",
+                f"{folder} holds {'this run, which is finished' if same else 'another run'}.",
                 [] if same else ["its model, data or options differ from these"],
-                [f"rung run MODEL --adapter {quoted(place)}", "--out with another folder"],
+                [f"rung run MODEL --adapter {quoted(folder)}", "--out with another folder"],
                 code="output-exists",
             )
         write_whole(path, json.dumps({"run": identity, "finished": False}, indent=1).encode())
     except OSError as error:
         raise UsageError(
-            f"{place} cannot be written: {error.strerror or error}", (), ["--out elsewhere"], code="output-unwritable"
+            f"{folder} cannot be written: {error.strerror or error}", (), ["--out elsewhere"], code="output-unwritable"
         ) from error
 
 
-def _kept(place: Path) -> bool:
+def _kept(folder: Path) -> bool:
     """Return whether a folder has anything beside the name of its run and what was left of writing it."""
-    others = (each for each in place.iterdir() if each.name != STATE and not each.name.startswith("."))
+    others = (each for each in folder.iterdir() if each.name != STATE and not each.name.startswith("."))
     return any(not each.is_dir() or any(each.iterdir()) for each in others)
 
 
-def _held(path: Path) -> dict[str, Any]:
+def _stored_run(path: Path) -> dict[str, Any]:
     """The run that a folder is of. Raises ``BadFile``."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        held = None
-    if not isinstance(held, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise BadFile(f"{path} is no state of rung tune", (), [f"remove {path.parent} and begin again"])
-    return held
+    return fields
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -260,12 +263,12 @@ def last_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _split(rows: list[dict[str, list[int]]], asked: Options) -> tuple[list[Any], list[Any]]:
+def _split(rows: list[dict[str, list[int]]], options: Options) -> tuple[list[Any], list[Any]]:
     """Rows to train on, and rows that are held out."""
-    held = round(asked.eval_split * len(rows))
-    if asked.eval_split and not 0 < held < len(rows):
-        raise UsageError(f"--eval-split {asked.eval_split} of {count(len(rows), 'row')} leaves nothing on one side")
-    chosen = set(random.Random(asked.seed).sample(range(len(rows)), held))
+    evaluation_rows = round(options.eval_split * len(rows))
+    if options.eval_split and not 0 < evaluation_rows < len(rows):
+        raise UsageError(f"--eval-split {options.eval_split} of {count(len(rows), 'row')} leaves nothing on one side")
+    chosen = set(random.Random(options.seed).sample(range(len(rows)), evaluation_rows))
     return [row for i, row in enumerate(rows) if i not in chosen], [rows[i] for i in sorted(chosen)]
 
 
@@ -274,35 +277,35 @@ def _train(
     device: Device,
     base: Any,
     training: list[Any],
-    held_out: list[Any],
+    evaluation: list[Any],
     adapter: Any,
     args: Any,
-    place: Path,
+    folder: Path,
     on_note: Callable[[str], None],
     on_loss: Callable[[int, int, dict[str, float]], None],
 ) -> Outcome:
     from rung.training.trainer import Watch, plain_loss
 
     with plain_loss(device), Watch(on_loss) as watch:
-        trainer = _trainer(card, base, training, held_out, adapter, args, watch)
+        trainer = _trainer(card, base, training, evaluation, adapter, args, watch)
         trainer.on_smaller = lambda before, after: on_note(
             f"out of memory: {before} → {after} rows at a time, with the same result"
         )
-        begun = last_checkpoint(place / CHECKPOINTS)
+        begun = last_checkpoint(folder / CHECKPOINTS)
         if begun is not None:
             on_note(f"goes on after {begun.name}")
-        _run(trainer, place, begun)
-    outcome = _outcome(trainer.state, place, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
+        _run(trainer, folder, begun)
+    outcome = _outcome(trainer.state, folder, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
     losses = {"training": outcome.losses, "held out": outcome.held_out}
-    curves(place / CURVE, losses, f"{card.name}: loss", "step", "loss")
+    curves(folder / CURVE, losses, f"{card.name}: loss", "step", "loss")
     if not outcome.stopped:
-        held = json.loads((place / STATE).read_text(encoding="utf-8"))
-        write_whole(place / STATE, json.dumps({**held, "finished": True}, indent=1).encode())
+        stored = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        write_whole(folder / STATE, json.dumps({**stored, "finished": True}, indent=1).encode())
     return outcome
 
 
 def _trainer(
-    card: ModelCard, base: Any, training: list[Any], held_out: list[Any], adapter: Any, args: Any, watch: Watch
+    card: ModelCard, base: Any, training: list[Any], evaluation: list[Any], adapter: Any, args: Any, watch: Watch
 ) -> Trainer:
     """Return TRL's trainer with the adapter on the base; the adapter says what it was made for."""
     import datasets
@@ -316,7 +319,7 @@ def _trainer(
         model=base,
         args=args,
         train_dataset=datasets.Dataset.from_list(training),
-        eval_dataset=datasets.Dataset.from_list(held_out) if held_out else None,
+        eval_dataset=datasets.Dataset.from_list(evaluation) if evaluation else None,
         processing_class=load_tokenizer(card),
         peft_config=adapter,
         callbacks=[watch],
@@ -328,32 +331,32 @@ def _trainer(
     return trainer
 
 
-def _run(trainer: Trainer, place: Path, begun: Path | None) -> None:
+def _run(trainer: Trainer, folder: Path, begun: Path | None) -> None:
     """Train, from the checkpoint ``begun`` on, and save the adapter, also one whose loss is NaN."""
     from rung.training.trainer import Diverged
 
     try:
         trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
     except Diverged:
-        _save(trainer, place)
+        _save(trainer, folder)
         raise
     except Exception as error:
         if _disk_full(error):
-            raise _full_disk(place, begun) from error
+            raise _full_disk(folder, begun) from error
         raise
-    _save(trainer, place)
+    _save(trainer, folder)
 
 
-def _save(trainer: Any, place: Path) -> None:
+def _save(trainer: Any, folder: Path) -> None:
     """Save the adapter as PEFT does; each file gets its name when it is whole, the weights last."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".adapter-", dir=place) as made:
-            trainer.model.save_pretrained(made)
-            for file in sorted(Path(made).iterdir(), key=lambda file: file.suffix == ".safetensors"):
-                file.replace(place / file.name)
+        with tempfile.TemporaryDirectory(prefix=".adapter-", dir=folder) as temporary:
+            trainer.model.save_pretrained(temporary)
+            for file in sorted(Path(temporary).iterdir(), key=lambda file: file.suffix == ".safetensors"):
+                file.replace(folder / file.name)
     except Exception as error:
         if _disk_full(error):
-            raise _full_disk(place, None) from error
+            raise _full_disk(folder, None) from error
         raise
 
 
@@ -362,17 +365,17 @@ def _disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error) or "No space left" in str(error)
 
 
-def _full_disk(place: Path, begun: Path | None) -> DiskFull:
+def _full_disk(folder: Path, begun: Path | None) -> DiskFull:
     """The error for it."""
     return DiskFull(
-        f"The disk of {place} is full.",
-        [f"{size(shutil.disk_usage(place).free)} are free", *([f"{begun.name} is whole"] if begun else [])],
+        f"The disk of {folder} is full.",
+        [f"{size(shutil.disk_usage(folder).free)} are free", *([f"{begun.name} is whole"] if begun else [])],
         ["make room; the same command then goes on after the last whole checkpoint"],
     )
 
 
-def _outcome(state: Any, place: Path, stopped: bool) -> Outcome:
+def _outcome(state: Any, folder: Path, stopped: bool) -> Outcome:
     def losses(key: str) -> tuple[tuple[int, float], ...]:
         return tuple((int(log["step"]), float(log[key])) for log in state.log_history if key in log)
 
-    return Outcome(place, int(state.global_step), losses("loss"), losses("eval_loss"), stopped)
+    return Outcome(folder, int(state.global_step), losses("loss"), losses("eval_loss"), stopped)

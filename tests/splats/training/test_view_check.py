@@ -130,5 +130,5 @@ def slopes_of(given):
     chosen = view_check._near(given, POSE, CAMERA, places)
     own = Splats(*(tensor[chosen] for tensor in given))
     pixels, told = view_check._reference(own, POSE, CAMERA, places, weights)
-    slopes = view_check._told(own, POSE, CAMERA, told)
+    slopes = view_check._gradients_of_splats(own, POSE, CAMERA, told)
     return [pixels, *(torch.cat(parts) for parts in zip(*slopes, strict=True))]

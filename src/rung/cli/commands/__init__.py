@@ -105,8 +105,8 @@ def _first_sentence(text: str) -> str:
     return sentence + "." if point else paragraph
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from rung.core.version import __version__
 
         typer.echo(f"rung {__version__}")
@@ -124,12 +124,12 @@ def _root(
     """
 
 
-def command_line(given: Sequence[str]) -> typer.Typer:
+def command_line(arguments: Sequence[str]) -> typer.Typer:
     """The commands that these arguments may call: the one they begin with, else all. Called without arguments, it
     runs them; raises ``Passed`` beside what a command raises."""
     app = _group("rung", "Any model, on the device you have.")
     app.callback()(_root)
-    _add(app, COMMANDS, given)
+    _add(app, COMMANDS, arguments)
     return app
 
 
@@ -145,14 +145,14 @@ def _group(name: str, said: str) -> typer.Typer:
     )
 
 
-def _add(app: typer.Typer, commands: Mapping[str, str], given: Sequence[str]) -> None:
-    """Add the command that ``given`` begins with, else all ``commands``, to ``app``; a package as a group."""
-    for name in given[:1] if given and given[0] in commands else commands:
+def _add(app: typer.Typer, commands: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Add the command that ``arguments`` begins with, else all ``commands``, to ``app``; a package as a group."""
+    for name in arguments[:1] if arguments and arguments[0] in commands else commands:
         module = importlib.import_module(commands[name])
         if hasattr(module, "COMMANDS"):
             group = _group(name, module.__doc__ or "")
             group.callback()(_nothing)
-            _add(group, {own: f"{module.__name__}.{own}" for own in module.COMMANDS}, given[1:])
+            _add(group, {own: f"{module.__name__}.{own}" for own in module.COMMANDS}, arguments[1:])
             app.add_typer(group)
         else:
             app.command(context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))

@@ -121,15 +121,15 @@ def environment_in(file: Path) -> Mapping[str, Any]:
             data = stream.read(_LONGEST_ENVIRONMENT + 1)
         if len(data) > _LONGEST_ENVIRONMENT:
             raise UsageError(f"An environment is no larger than {size(_LONGEST_ENVIRONMENT)}.")
-        given = _parsed(data.decode(encoding_of(data)))
-        environment = environment_of(given)
+        parsed = _parsed(data.decode(encoding_of(data)))
+        environment = environment_of(parsed)
     except OSError as error:
         raise _unreadable(file, error) from error
     except UsageError as error:
         raise UsageError(f"{file}: {error.cause}", error.facts, way, code=error.code) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is no JSON: {error}", ways_out=way, code="json-invalid") from error
-    if strange := [key for key in given or () if key not in KEYS]:
+    if strange := [key for key in parsed or () if key not in KEYS]:
         note(
             f"{file}: left out, no key of an environment: {', '.join(map(str, strange[:5]))}. Known: {', '.join(KEYS)}."
         )
@@ -179,15 +179,15 @@ def _answer_row(row: tuple[int, str]) -> bool:
     number, line = row
     if not line.strip():
         return False
-    given, wrong = None, False
+    answered, wrong = None, False
     try:
-        given = _parsed(line)
-        if not isinstance(given, dict) or not isinstance(given.get("log"), str):
+        answered = _parsed(line)
+        if not isinstance(answered, dict) or not isinstance(answered.get("log"), str):
             raise ValueError('no object with a "log" that is text')
-        answer = {"id": given.get("id"), **explain(given["log"], given.get("environment")).to_json()}
+        answer = {"id": answered.get("id"), **explain(answered["log"], answered.get("environment")).to_json()}
     except (ValueError, RecursionError, RungError) as error:
         wrong = True
-        answer = {"id": given.get("id") if isinstance(given, dict) else None, "error": f"line {number}: {error}"}
+        answer = {"id": answered.get("id") if isinstance(answered, dict) else None, "error": f"line {number}: {error}"}
     print(as_json(answer), flush=True)
     return wrong
 

@@ -12,8 +12,8 @@ def words(written: Written) -> str:
     """Return two lines: the bundle and its size, and how it is started."""
     own = size(written.bytes - written.model_bytes)
     path = str(written.path)
-    place = path if "/" in path else f"./{path}"
-    command = quoted(place) if written.with_python else f"python {quoted(path)}"
+    command_path = path if "/" in path else f"./{path}"
+    command = quoted(command_path) if written.with_python else f"python {quoted(path)}"
     return f"{path}: {size(written.bytes)}, {own} of them the program\n{command}"
 
 

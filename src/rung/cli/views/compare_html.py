@@ -28,22 +28,22 @@ def page(model: str, rows: Sequence[Mapping[str, Any]], devices: Sequence[Device
         "".join(f'<td class="number">{escape(cell(value))}</td>' for value in row.values()) for row in rows
     ]  # fmt: skip
     shown = table(tuple(rows[0]), (f"<tr>{each}</tr>" for each in cells))
-    told = "".join(
+    sections = "".join(
         f"<dt>{escape(name)}</dt><dd>{meaning}</dd>" for name, meaning in _MEANINGS.items() if name in rows[0]
     )
-    return frame(f"rung compare: {model}", [sentence(model, rows)], f"{shown}<dl>{told}</dl>\n", devices)
+    return frame(f"rung compare: {model}", [sentence(model, rows)], f"{shown}<dl>{sections}</dl>\n", devices)
 
 
 def sentence(model: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return ``demo against stored: nf4 KL 0.58, 60 MB instead of 92 MB; ...``"""
     reference, *others = rows
-    held = "weights" if "weights" in reference else "memory"
+    limit = "weights" if "weights" in reference else "memory"
     measure = "KL" if "KL" in reference else "PSNR dB"
-    told = [
-        f"{row['format']}: {measure} {cell(row[measure])}, {size(row[held])} instead of {size(reference[held])}"
+    parts = [
+        f"{row['format']}: {measure} {cell(row[measure])}, {size(row[limit])} instead of {size(reference[limit])}"
         for row in others
     ]
-    return f"{model} against {reference['format']}: {'; '.join(told)}." if told else f"{model}: nothing to compare."
+    return f"{model} against {reference['format']}: {'; '.join(parts)}." if parts else f"{model}: nothing to compare."
 
 
 def cell(value: Any) -> str:

@@ -35,13 +35,13 @@ _INSTRUCTIONS = {"avx": "AVX", "avx2": "AVX2", "avx512f": "AVX-512"}
 
 def heading(answer: Answer) -> Iterator[str]:
     """Yield what was read, and for which device it is judged."""
-    held = [library for library in answer.libraries if library.objects]
+    with_code = [library for library in answer.libraries if library.objects]
     if len(answer.libraries) == 1:
         library = answer.libraries[0]
         inside = "" if library.name == answer.what else f" · {library.name}"
         yield f"{answer.what}{inside} · {_what_it_is(library)} · {size(library.size)}"
     else:
-        yield f"{answer.what} · {_libraries(len(answer.libraries))}, {len(held):,} with device code"
+        yield f"{answer.what} · {_libraries(len(answer.libraries))}, {len(with_code):,} with device code"
     if answer.device:
         yield f"on {_device(answer.device)}"
 
@@ -59,20 +59,20 @@ def _device(device: Device) -> str:
     return f"{device.name}" + (f", compute capability {at[0]}.{at[1]}" if at else f", {device.arch}")
 
 
-def matters(answer: Answer, place: int) -> bool:
+def matters(answer: Answer, index: int) -> bool:
     """Return whether a library belongs in the table: it has device code, is broken, or speaks against the device."""
-    library = answer.libraries[place]
+    library = answer.libraries[index]
     if answer.device and not library.remarks:
-        runs = answer.judgments[place].runs
+        runs = answer.judgments[index].runs
         return runs not in (("yes", "none") if answer.device.kind == "cpu" else ("other", "none"))
     return bool(library.objects or library.remarks)
 
 
-def in_full(answer: Answer, place: int) -> Iterator[str]:
+def in_full(answer: Answer, index: int) -> Iterator[str]:
     """All that is known of one library, the judgment first."""
-    library = answer.libraries[place]
+    library = answer.libraries[index]
     if answer.judgments:
-        yield _sentence(answer.judgments[place])
+        yield _sentence(answer.judgments[index])
     if library.objects:
         for kind, word in _KINDS.items():
             if found := library.count(kind):
@@ -138,13 +138,13 @@ def _cpu(code: CpuCode) -> str:
 def ranges(served: Sequence[str]) -> str:
     """Compute capabilities of the catalog as ranges, AMD targets as they are: ``6.0 to 6.2, 7.5``."""
     known = sorted({row.cc for row in architectures().values() if row.cc}, key=version)
-    places = [known.index(name) for name in served if name in known]
+    indexes = [known.index(name) for name in served if name in known]
     runs: list[list[int]] = []
-    for place in sorted(places):
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1].append(place)
+    for index in sorted(indexes):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
         else:
-            runs.append([place])
+            runs.append([index])
     parts = [known[run[0]] if len(run) == 1 else f"{known[run[0]]} to {known[run[-1]]}" for run in runs]
     others = " ".join(name for name in served if name not in known)
     return ", ".join([*parts, *([others] if others else [])])
@@ -156,12 +156,12 @@ def listing(answer: Answer, shown: Sequence[int]) -> Table:
     rows = table("library", "size", *headings)
     for name, members in _grouped(answer, shown).items():
         first = answer.libraries[members[0]]
-        total = sum(answer.libraries[place].size for place in members)
+        total = sum(answer.libraries[index].size for index in members)
         label = name if len(members) == 1 else f"{name} ({len(members)} files)"
         if answer.judgments:
-            rows.add_row(label, size(total), *_judged([answer.judgments[place] for place in members]))
+            rows.add_row(label, size(total), *_judged([answer.judgments[index] for index in members]))
         else:
-            libraries = [answer.libraries[place] for place in members]
+            libraries = [answer.libraries[index] for index in members]
             served = {cc for library in libraries for cc in answers.serves(library) if not cc.startswith("gfx")}
             found = {target for library in libraries for target in library.count()}
             rows.add_row(label, size(total), ranges(tuple(served)), " ".join(targets(found)))
@@ -184,11 +184,13 @@ def _judged(found: Sequence[Judgment]) -> tuple[str, str]:
 def _grouped(answer: Answer, shown: Sequence[int]) -> dict[str, list[int]]:
     """Places of libraries by what they are shown as."""
     found: dict[str, list[int]] = {}
-    for place in shown:
-        library = answer.libraries[place]
+    for index in shown:
+        library = answer.libraries[index]
         name = library.name if library.cpu or library.remarks else answers.group(library)
-        found.setdefault(name, []).append(place)
-    return {(answer.libraries[places[0]].name if len(places) == 1 else name): places for name, places in found.items()}
+        found.setdefault(name, []).append(index)
+    return {
+        (answer.libraries[indexes[0]].name if len(indexes) == 1 else name): indexes for name, indexes in found.items()
+    }
 
 
 def conclusion(answer: Answer) -> Iterator[str]:

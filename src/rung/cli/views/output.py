@@ -98,10 +98,10 @@ def table(*headings: str) -> Table:
             for row in zip(*(column._cells for column in self.columns), strict=True):
                 yield from _facts(names, [str(cell) for cell in row], options.max_width)
 
-    made = Facts(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    result = Facts(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     for heading in headings:
-        made.add_column(heading)
-    return made
+        result.add_column(heading)
+    return result
 
 
 def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

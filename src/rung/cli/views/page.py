@@ -53,14 +53,14 @@ FEW = 12
 
 def frame(title: str, answers: Iterable[str], body: str, devices: Sequence[Device] = ()) -> str:
     """Return the whole page: ``answers`` are sentences, ``body`` is HTML; the command is the one that was typed."""
-    told = "".join(f'<p class="answer">{escape(answer)}</p>\n' for answer in answers)
-    made = f"{datetime.date.today().isoformat()} · rung {__version__}"
+    sections = "".join(f'<p class="answer">{escape(answer)}</p>\n' for answer in answers)
+    origin = f"{datetime.date.today().isoformat()} · rung {__version__}"
     typed = f" · <code>{escape(shlex.join(cli.typed))}</code>" if cli.typed else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"
-        f'{told}<p class="small">{made}{typed}</p>\n{body}{cards(devices)}</body></html>\n'
+        f'{sections}<p class="small">{origin}{typed}</p>\n{body}{cards(devices)}</body></html>\n'
     )
 
 

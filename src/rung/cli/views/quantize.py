@@ -26,25 +26,25 @@ def table_of(written: Sequence[Written]) -> Table:
         if each.cost is not None:
             role = each.step.tensor.role.rpartition(".")[2]
             groups.setdefault((role, each.step.format.name), []).append(each)
-    made = table("tensors", "format", "", "error", "worst tensor", "", "worst row", "")
-    for (role, format), held in groups.items():
-        worst = min(held, key=_db)
-        row = min(held, key=lambda each: each.cost.worst_db if each.cost else math.inf)
+    result = table("tensors", "format", "", "error", "worst tensor", "", "worst row", "")
+    for (role, format), tensors in groups.items():
+        worst = min(tensors, key=_db)
+        row = min(tensors, key=lambda each: each.cost.worst_db if each.cost else math.inf)
         assert row.cost is not None
-        made.add_row(
+        result.add_row(
             role,
             format,
-            f"{len(held)} x",
-            decibels(together(held)),
+            f"{len(tensors)} x",
+            decibels(together(tensors)),
             decibels(_db(worst)),
-            _place(worst),
+            _tensor_name(worst),
             decibels(row.cost.worst_db),
-            f"{_place(row)} row {row.cost.worst_row}".strip(),
+            f"{_tensor_name(row)} row {row.cost.worst_row}".strip(),
         )
-    return made
+    return result
 
 
-def _place(each: Written) -> str:
+def _tensor_name(each: Written) -> str:
     parts = each.step.tensor.role.split(".")
     return f"layer {parts[1]}" if len(parts) > 1 else ""
 

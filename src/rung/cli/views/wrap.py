@@ -51,7 +51,7 @@ class WordWrapper:
 
     def finish(self) -> None:
         """Show the word that was held back."""
-        self._place_word()
+        self._append_word()
 
     def _push(self, character: str) -> None:
         if character == "\n":
@@ -62,10 +62,10 @@ class WordWrapper:
         if self._code:
             self._write(character)
         elif character in " \t":
-            self._place_word()
+            self._append_word()
             self._blanks += character
         elif _width(character) == 2:
-            self._place_word()
+            self._append_word()
             self._word, self._word_columns = character, 2
         else:
             self._extend(character)
@@ -73,13 +73,13 @@ class WordWrapper:
     def _extend(self, character: str) -> None:
         """Add a character to the word; one that is longer than a line is broken where the line ends."""
         if self._word_columns and self._word_columns + _width(character) > self._edge:
-            self._place_word()
+            self._append_word()
         if len(self._word) == 1 and self._word_columns == 2 and _width(character):
-            self._place_word()
+            self._append_word()
         self._word += character
         self._word_columns += _width(character)
 
-    def _place_word(self) -> None:
+    def _append_word(self) -> None:
         if not self._word:
             return
         blanks = _columns_of_blanks(self._blanks, self._column)
@@ -93,7 +93,7 @@ class WordWrapper:
         self._word, self._word_columns, self._blanks = "", 0, ""
 
     def _end_line(self) -> None:
-        self._place_word()
+        self._append_word()
         if self._line.startswith(_FENCES):
             self._code = not self._code
         self._write("\n")

@@ -67,13 +67,13 @@ def _smaller_first(labels: list[str], scene: Scene) -> list[str]:
 
 def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
     """Return how likely each fix helps where that is the cause; words do not outvote what a fact asks for."""
-    own, first = _own_code(cause, scene), _asked_by_fact(cause, scene)
+    own, first = _own_code(cause, scene), _required_by_fact(cause, scene)
     found = helping.chances(cause, {*first, *causes()[cause].fixes})
     undone = _OF_OWN_CODE.difference(own) if own and first == own else ()
-    asked = dict.fromkeys(first if isinstance(first, Whole) else first[:1], max(found.values()))
-    found = asked | {label: chance for label, chance in found.items() if label not in {*asked, *undone}}
-    beside = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.said}")}
-    tried = beside | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
+    certain = dict.fromkeys(first if isinstance(first, Whole) else first[:1], max(found.values()))
+    found = certain | {label: chance for label, chance in found.items() if label not in {*certain, *undone}}
+    together = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.said}")}
+    tried = together | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
     return {label: chance * (_TRIED_HELPS if label in tried else 1) for label, chance in found.items()}
 
 
@@ -97,7 +97,7 @@ _BESIDE = (
 )
 
 
-def _asked_by_fact(cause: str, scene: Scene) -> Sequence[str]:
+def _required_by_fact(cause: str, scene: Scene) -> Sequence[str]:
     """Return the fixes that a fact asks for, the first one before all others; empty where none does."""
     fact = next((order for named, when, order in FIX_ORDER if named == cause and when(scene)), ())
     return fact if _BEFORE_OWN_CODE.intersection(fact[:1]) else _own_code(cause, scene) or fact

@@ -101,7 +101,7 @@ def _answer(
 
 
 def _works(answer: Answer, choice: Choice, device: Device, change: str = "") -> Works:
-    beside = choice.speed.llama_cpp
+    peer = choice.speed.llama_cpp
     return Works(
         model=answer.title or answer.model,
         device=devices_phrase((device,)),
@@ -111,7 +111,7 @@ def _works(answer: Answer, choice: Choice, device: Device, change: str = "") -> 
         tokens_per_second=choice.speed.decode_tokens_per_second,
         command=choice.command,
         change=change,
-        faster=beside.command if beside is not None and choice.speed.slower else "",
+        faster=peer.command if peer is not None and choice.speed.slower else "",
     )
 
 
@@ -143,18 +143,18 @@ def _checked(found: Explanation, scene: Scene, device: Device, outline: Outline,
     """The fixes in an order that the memory allows, with a fact that says what it does not."""
     if scene.mentions.file or re.search(_QUANTIZED, f"{scene.text}\n{scene.said}"):
         return found
-    wanted = tuple(_LOADS[fix.label] for fix in found.fixes if fix.label in _LOADS)
+    commands = tuple(_LOADS[fix.label] for fix in found.fixes if fix.label in _LOADS)
     full = found.cause == _FULL and not re.search(_TRAINED, f"{scene.text}\n{scene.said}")
-    if not wanted and not full:
+    if not commands and not full:
         return found
-    answer = _answer(outline, device, wanted or ("f16",))
+    answer = _answer(outline, device, commands or ("f16",))
     lost = {choice.format: choice for choice in answer.choices if not choice.fits} if answer is not None else {}
     if not lost:
         return found
     kept = [fix for fix in found.fixes if _LOADS.get(fix.label) not in lost]
     late = [_refused(fix, lost[_LOADS[fix.label]]) for fix in found.fixes if _LOADS.get(fix.label) in lost]
     title = outline.title or outline.name
-    if runs is not None and (full or wanted[0] in lost):
+    if runs is not None and (full or commands[0] in lost):
         first = Fix("change-quantization", f"run {title} in {runs.format}, which fits: {runs.use}", runs.command)
         kept = [first, *(fix for fix in kept if fix.label != first.label)]
     needs = " and ".join(f"{size(choice.memory.total)} in {choice.format}" for choice in lost.values())

@@ -23,9 +23,9 @@ _FIRST, _PLAIN, _FIRST_CUDNN = 11, 13, 8
 def libraries(text: str, cuda: int) -> str:
     """The command that installs the libraries of CUDA which a text names, ``cuda`` being the one in use."""
     found = list(_NAMED.finditer(text))
-    wanted = dict.fromkeys(filter(None, (_wanted(match, cuda) for match in found)))
-    if wanted:
-        return f"pip install {' '.join(wanted)}"
+    packages = dict.fromkeys(filter(None, (_package_of(match, cuda) for match in found)))
+    if packages:
+        return f"pip install {' '.join(packages)}"
     old = next((match for match in found if match["name"].lower() != "cudnn"), None)
     if old is not None and (old["number"] or old["windows"]):
         release = f"{old['number']}.{old['minor']}" if old["minor"] else _dotted(old["windows"] or old["number"])
@@ -35,7 +35,7 @@ def libraries(text: str, cuda: int) -> str:
     return f"pip install {_name('cudnn' if 'cudnn' in text.lower() else 'cublas', cuda)}"
 
 
-def _wanted(match: re.Match[str], cuda: int) -> str | None:
+def _package_of(match: re.Match[str], cuda: int) -> str | None:
     name, number = match["name"].lower(), int(match["number"] or match["windows"])
     if name == "cudnn":
         return f'"{_name(name, max(cuda, _FIRST))}=={number}.*"' if number >= _FIRST_CUDNN else None

@@ -122,8 +122,8 @@ class Speaker:
         row = next((row for row in rows if self._holds(row)), rows[-1])
         text, command = self._worded(row.text), self._filled(row.command) if row.command else None
         if command is None and not _LINK.search(text):
-            command, place = self._default(label)
-            text += f" ({place})" if place else ""
+            command, where = self._default(label)
+            text += f" ({where})" if where else ""
             text += ", in the folder of its source" if _IN_FOLDER.match(command or "") else ""
         return Fix(label, text, command)
 

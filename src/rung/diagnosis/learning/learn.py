@@ -27,7 +27,7 @@ class Learned:
         """Return the table as its file holds it: a line of labels, then sorted words with their weights."""
         first = " ".join(label or "-" for label in self.labels)
         rows = (
-            word + "\t" + " ".join(f"{place}:{nats:g}" for place, nats in found.items())
+            word + "\t" + " ".join(f"{column}:{nats:g}" for column, nats in found.items())
             for word, found in self.weights.items()
         )
         return "\n".join([first, *sorted(rows)]) + "\n"
@@ -52,43 +52,43 @@ _BY_CAUSE, _KEPT_BY_CAUSE = 0.02, 0.1
 def learn_causes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = CAUSES) -> Learned:
     """Learn the weights of words for causes; the empty label stands for none of them."""
     labels = ["", *sorted({row["cause"] for row in rows} - {"", None})]
-    places = places_of(words, settings.seen)
+    columns = places_of(words, settings.seen)
     targets = np.zeros((len(rows), len(labels)))
     targets[np.arange(len(rows)), [labels.index(row["cause"] or "") for row in rows]] = 1
-    there = sparse([_shares(found, places) for found in words], len(places))
-    penalties = np.full(len(places), settings.penalty)
+    there = sparse([_shares(found, columns) for found in words], len(columns))
+    penalties = np.full(len(columns), settings.penalty)
     weights = fit(Problem(there, targets, np.array(weights_of(rows)), penalties, together=True), settings.steps)
-    return Learned(labels, _kept(weights, places, settings.kept))
+    return Learned(labels, _kept(weights, columns, settings.kept))
 
 
 def learn_fixes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = FIXES) -> Learned:
     """Learn the weights of words, and of causes with ``@`` before them, for fixes; rows without a fix are left out."""
-    told = [(row, found) for row, found in zip(rows, words, strict=True) if row["cause"] and row.get("fixes")]
+    labeled = [(row, found) for row, found in zip(rows, words, strict=True) if row["cause"] and row.get("fixes")]
     labels = sorted({row.label for row in wordings()})
-    causes = sorted({row["cause"] for row, _ in told})
-    places = places_of([found for _, found in told], settings.seen)
+    causes = sorted({row["cause"] for row, _ in labeled})
+    columns = places_of([found for _, found in labeled], settings.seen)
     there = sparse(
-        [[*_shares(found, places), (len(places) + causes.index(row["cause"]), 1.0)] for row, found in told],
-        len(places) + len(causes),
+        [[*_shares(found, columns), (len(columns) + causes.index(row["cause"]), 1.0)] for row, found in labeled],
+        len(columns) + len(causes),
     )
-    targets = np.array([[float(label in row["fixes"]) for label in labels] for row, _ in told])
-    penalties = np.array([settings.penalty] * len(places) + [_BY_CAUSE] * len(causes))
-    weights = fit(Problem(there, targets, np.ones(len(told)), penalties, together=False), settings.steps)
-    named = {f"@{cause}": len(places) + number for number, cause in enumerate(causes)}
-    return Learned(labels, _kept(weights, named, _KEPT_BY_CAUSE) | _kept(weights, places, settings.kept))
+    targets = np.array([[float(label in row["fixes"]) for label in labels] for row, _ in labeled])
+    penalties = np.array([settings.penalty] * len(columns) + [_BY_CAUSE] * len(causes))
+    weights = fit(Problem(there, targets, np.ones(len(labeled)), penalties, together=False), settings.steps)
+    named = {f"@{cause}": len(columns) + number for number, cause in enumerate(causes)}
+    return Learned(labels, _kept(weights, named, _KEPT_BY_CAUSE) | _kept(weights, columns, settings.kept))
 
 
-def _shares(words: Words, places: Mapping[str, int]) -> list[tuple[int, float]]:
+def _shares(words: Words, columns: Mapping[str, int]) -> list[tuple[int, float]]:
     """Return the places of known words, rising, and what each counts."""
-    known = sorted(places[word] for word in words if word in places)
-    return [(place, share(len(known))) for place in known]
+    known = sorted(columns[word] for word in words if word in columns)
+    return [(column, share(len(known))) for column in known]
 
 
-def _kept(weights: Floats, places: Mapping[str, int], least: float) -> dict[str, dict[int, float]]:
+def _kept(weights: Floats, columns: Mapping[str, int], least: float) -> dict[str, dict[int, float]]:
     """Return the weights from that size on by word, to a tenth."""
     found = np.rint(weights * 10)
     rows = {
         word: {int(label): int(found[at, label]) / 10 for label in np.flatnonzero(abs(found[at]) >= least * 10 - 0.5)}
-        for word, at in places.items()
+        for word, at in columns.items()
     }
     return {word: row for word, row in rows.items() if row}

@@ -111,13 +111,13 @@ def _search(
 
 
 @numba.njit(parallel=True)
-def _multiply(starts: Ints, places: Ints, values: Floats, weights: Floats, total: Floats) -> None:
+def _multiply(starts: Ints, columns: Ints, values: Floats, weights: Floats, total: Floats) -> None:
     """Add a sparse matrix times ``weights`` to ``total``."""
     for row in numba.prange(len(starts) - 1):
         for at in range(starts[row], starts[row + 1]):
-            value, place = values[at], places[at]
+            value, column = values[at], columns[at]
             for label in range(weights.shape[1]):
-                total[row, label] += value * weights[place, label]
+                total[row, label] += value * weights[column, label]
 
 
 @numba.njit

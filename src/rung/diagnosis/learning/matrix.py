@@ -40,9 +40,9 @@ def sparse(rows: Sequence[Sequence[tuple[int, float]]], width: int) -> Sparse:
     columns = np.array([column for row in rows for column, _ in row], dtype=np.int64)
     values = np.array([value for row in rows for _, value in row], dtype=np.float64)
     order = np.argsort(columns, kind="stable")
-    places = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)[order]
+    column_of_entry = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)[order]
     counts = np.bincount(columns, minlength=width)
-    return Sparse(_starts(lengths), columns, values, _starts(counts), places, values[order])
+    return Sparse(_starts(lengths), columns, values, _starts(counts), column_of_entry, values[order])
 
 
 def _starts(lengths: Ints) -> Ints:
@@ -52,4 +52,6 @@ def _starts(lengths: Ints) -> Ints:
 def places_of(rows: Iterable[Collection[str]], least: int) -> Mapping[str, int]:
     """Number the words that at least so many rows have, in their order."""
     counts = Counter(word for words in rows for word in words)
-    return {word: place for place, word in enumerate(sorted(word for word, count in counts.items() if count >= least))}
+    return {
+        word: column for column, word in enumerate(sorted(word for word, count in counts.items() if count >= least))
+    }

@@ -57,7 +57,7 @@ def mentions_of(lines: Sequence[str]) -> Mentions:
         file=_first(_FILE, text),
         executable=_executable(text),
         image=_first(_IMAGE, text),
-        place=_place(text),
+        place=_location(text),
     )
 
 
@@ -106,7 +106,7 @@ def _script(text: str) -> str:
     return f"python {_quoted(frames[0])}" if frames else ""
 
 
-def _place(text: str) -> str:
+def _location(text: str) -> str:
     frames = [(path, line) for path, line in _FRAME.findall(text) if not _OF_OTHERS.search(path)]
     own = [(path, line) for path, line in frames if not any(map(package, re.split(r"[/\\]", path)[:-1]))]
     return f"{re.split(_FOLDERS, own[-1][0])[-1]}, line {own[-1][1]}" if own else ""

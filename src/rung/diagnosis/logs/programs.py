@@ -145,10 +145,10 @@ def program_of(scene: Scene) -> Program:
         if _first(hit.line.lower(), among=(TORCH,)):
             torch = True
             break
-    places = f"{scene.text}\n{scene.said}".lower(), scene.facts.stated.lower()
-    torch = torch or any(_first(place, among=(TORCH,)) for place in places)
+    texts = f"{scene.text}\n{scene.said}".lower(), scene.facts.stated.lower()
+    torch = torch or any(_first(text, among=(TORCH,)) for text in texts)
     rows = [row for row in PROGRAMS if row.torch or not torch]
-    found = next(filter(None, (_first(place, among=rows) for place in places)), None)
+    found = next(filter(None, (_first(text, among=rows) for text in texts)), None)
     return found or (TORCH if torch else NONE)
 
 

@@ -105,7 +105,7 @@ class Reading:
 def read(chunks: Iterable[bytes]) -> Reading:
     """Goes through a stream in UTF-8 once; memory stays bounded whatever its size."""
     reading = Reading()
-    seen: set[int] = set()
+    hashes: set[int] = set()
     looked = 0
     ends: deque[tuple[int, bytes]] = deque(maxlen=2)  # the last block may be a line without an end
     for first, block in blocks(chunks):
@@ -113,8 +113,8 @@ def read(chunks: Iterable[bytes]) -> Reading:
         if reading.work >= _ALL_WORK:
             continue
         fresh = looked < _REMEMBERED and reading.work < _WORK
-        for number, line in _fresh(first, block, seen) if fresh else _telling(first, block, seen):
-            for state in _shown(line, seen):
+        for number, line in _fresh(first, block, hashes) if fresh else _telling(first, block, hashes):
+            for state in _shown(line, hashes):
                 looked += 1
                 _look(reading, number, plain(state))
             if reading.work >= _ALL_WORK:
@@ -127,21 +127,21 @@ def read(chunks: Iterable[bytes]) -> Reading:
     return reading
 
 
-def _fresh(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
+def _fresh(first: int, block: bytes, hashes: set[int]) -> Iterator[tuple[int, bytes]]:
     """The lines, with their numbers, that differ from all before in more than digits."""
     if not block.strip():
         return
     rows = block.translate(None, _DIGITS).split(b"\n")
-    if seen.issuperset(map(hash, set(rows))):  # the most of a log: lines that repeat, many of them within a block
+    if hashes.issuperset(map(hash, set(rows))):  # the most of a log: lines that repeat, many of them within a block
         return
     kinds = list(map(hash, rows))
     for offset, line in enumerate(block.split(b"\n")):
-        if kinds[offset] not in seen:
-            seen.add(kinds[offset])
+        if kinds[offset] not in hashes:
+            hashes.add(kinds[offset])
             yield first + offset, line
 
 
-def _shown(line: bytes, seen: set[int]) -> Iterator[str]:
+def _shown(line: bytes, hashes: set[int]) -> Iterator[str]:
     """Yield what a line showed, one after the other; of a progress bar what differs from all before in more than
     digits."""
     if b"\r" not in line.rstrip(b"\r"):
@@ -149,29 +149,29 @@ def _shown(line: bytes, seen: set[int]) -> Iterator[str]:
         return
     for state in line.split(b"\r"):
         kind = hash(state.translate(None, _DIGITS))
-        if kind not in seen:
-            seen.add(kind)
+        if kind not in hashes:
+            hashes.add(kind)
             yield from states(state)
 
 
-def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
+def _telling(first: int, block: bytes, hashes: set[int]) -> Iterator[tuple[int, bytes]]:
     """Yield those of the lines that hold a telling word, found without looking at the others."""
     low = block.lower()
     starts = set()
     for stem in _STEMS:
-        place = low.find(stem)
-        while place >= 0:
-            starts.add(low.rfind(b"\n", 0, place) + 1)
-            end = low.find(b"\n", place)
-            place = low.find(stem, end) if end >= 0 else -1
+        position = low.find(stem)
+        while position >= 0:
+            starts.add(low.rfind(b"\n", 0, position) + 1)
+            end = low.find(b"\n", position)
+            position = low.find(stem, end) if end >= 0 else -1
     number, counted = first, 0
     for start in sorted(starts):
         number, counted = number + low.count(b"\n", counted, start), start
         stop = block.find(b"\n", start)
         line = block[start : stop if stop >= 0 else None]
         kind = hash(line.translate(None, _DIGITS))
-        if kind not in seen:
-            seen.add(kind)
+        if kind not in hashes:
+            hashes.add(kind)
             yield number, line
 
 
@@ -217,8 +217,8 @@ def _matches(line: str, reading: Reading) -> list[tuple[Signature, re.Match[str]
             if word in low:
                 tried.update(dict.fromkeys(rows))
     found = []
-    for place in sorted(tried):  # in the order of the rows: that of a set changes from run to run
-        signature = signatures()[place]
+    for number in sorted(tried):  # in the order of the rows: that of a set changes from run to run
+        signature = signatures()[number]
         if signature.general and reading.found[signature.id] >= _KEPT:
             continue
         reading.work += len(line)
@@ -234,12 +234,12 @@ def _index() -> tuple[tuple[int, ...], dict[str, list[tuple[str, tuple[int, ...]
     """Places of the signatures without an anchor; and by the last letters of each anchor, it and what it stands for."""
     always: list[int] = []
     by_word: dict[str, list[int]] = {}
-    for place, signature in enumerate(signatures()):
+    for index, signature in enumerate(signatures()):
         if not signature.anchors or min(map(len, map(_piece, signature.anchors))) == 0:
-            always.append(place)
+            always.append(index)
             continue
         for word in signature.anchors:
-            by_word.setdefault(word, []).append(place)
+            by_word.setdefault(word, []).append(index)
     by_piece: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for word, rows in by_word.items():
         by_piece.setdefault(_piece(word), []).append((word, tuple(rows)))

@@ -36,14 +36,14 @@ _FOLLOWS, _CLEAR = 0.2, 2.0
 def weights(hits: Sequence[Hit], rules: Sequence[Rule]) -> dict[str, float]:
     """Weight of evidence by cause, in nats."""
     strengths: dict[str, list[float]] = {}
-    seen: set[str] = set()
+    counted: set[str] = set()
     leading = any(not hit.signature.late for hit in hits)
     alone = len({hit.signature.id for hit in hits}) == 1
     root = any(not hit.follows and not hit.plain and max(hit.signature.causes.values()) >= _CLEAR for hit in hits)
     for hit in hits:
-        if hit.signature.id in seen:
+        if hit.signature.id in counted:
             continue
-        seen.add(hit.signature.id)
+        counted.add(hit.signature.id)
         factor = _SURVIVED if hit.survived and not alone else _WARNING if hit.warning and not alone else 1.0
         factor *= _LATE if hit.signature.late and leading else 1.0
         factor *= _FOLLOWS if hit.follows and root and hit.plain else 1.0
@@ -58,7 +58,7 @@ def weights(hits: Sequence[Hit], rules: Sequence[Rule]) -> dict[str, float]:
 
 
 def _damped(found: list[float]) -> float:
-    return sum(weight * _REPEATED**place for place, weight in enumerate(sorted(found, reverse=True)))
+    return sum(weight * _REPEATED**rank for rank, weight in enumerate(sorted(found, reverse=True)))
 
 
 def probabilities(total: Mapping[str, float], learned: Mapping[str, float] = EMPTY) -> dict[str, float]:

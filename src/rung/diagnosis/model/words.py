@@ -116,7 +116,7 @@ def share(count: int) -> float:
 def weighed(row: str) -> tuple[tuple[int, float], ...]:
     """The places and nats of a word."""
     items = (item.partition(":") for item in row.split())
-    return tuple((int(place), float(nats)) for place, _, nats in items)
+    return tuple((int(column), float(nats)) for column, _, nats in items)
 
 
 def scores(words: Iterable[str], table: Table) -> list[float] | None:
@@ -126,8 +126,8 @@ def scores(words: Iterable[str], table: Table) -> list[float] | None:
     known = [row for row in map(rows.get, sorted(words)) if row is not None]
     total = [0.0] * len(labels)
     for row in known:
-        for place, weight in weighed(row):
-            total[place] += weight
+        for column, weight in weighed(row):
+            total[column] += weight
     return [weight * share(len(known)) for weight in total] if known else None
 
 

@@ -188,8 +188,8 @@ def unbuilt(scene: Scene) -> int | None:
 
 def requests_older_arch(scene: Scene) -> bool:
     """Return whether an assembler was asked for an architecture that is older than the GPU."""
-    asked = re.match(r"(?:sm|compute)_(\d+)", scene.words.get("arch", ""))
-    return scene.has("ptxas-arch", "nvcc-arch") and asked is not None and scene.from_(int(asked[1]) + 10)
+    match = re.match(r"(?:sm|compute)_(\d+)", scene.words.get("arch", ""))
+    return scene.has("ptxas-arch", "nvcc-arch") and match is not None and scene.from_(int(match[1]) + 10)
 
 
 def cuda_known(scene: Scene) -> bool:
@@ -384,8 +384,8 @@ def in_package(scene: Scene) -> bool:
     """Return whether the last place that a traceback names is in a package of others, of a shortened path too."""
     if scene.raised_in_package:
         return True
-    places: list[str] = re.findall(r'File "([^"\n]+)"', scene.said)
-    found = SHORT.match(places[-1]) if places else None
+    paths: list[str] = re.findall(r'File "([^"\n]+)"', scene.said)
+    found = SHORT.match(paths[-1]) if paths else None
     return found is not None and found[1] in PACKAGES
 
 
@@ -418,8 +418,8 @@ def reach(release: str, name: str, value: int) -> int | None:
 
 def released(scene: Scene) -> int | None:
     facts = scene.facts
-    asked = scene.has("torch-arch-warning", "legacy-cublas-program-failed", *MISSING)
-    if not asked or facts.build is None or facts.capability is None or facts.compiled_for:
+    applies = scene.has("torch-arch-warning", "legacy-cublas-program-failed", *MISSING)
+    if not applies or facts.build is None or facts.capability is None or facts.compiled_for:
         return None
     if facts.compiled_for and not min(facts.compiled_for) <= facts.capability <= max(facts.compiled_for):
         return None  # the log lists what the build holds, and knows better

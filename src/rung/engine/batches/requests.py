@@ -85,14 +85,14 @@ def _request(line: str, number: int, where: str) -> Request:
     if not line.startswith(("{", '"')):
         return Request(number, line)
     try:
-        given = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} begins like JSON and is none: {error}", code="json-invalid") from error
-    if isinstance(given, str):
-        return Request(number, given)
-    if "custom_id" not in given and "body" not in given:
-        return _of_body(number, given, "")
-    key, url, body = given.get("custom_id"), given.get("url", CHAT), given.get("body")
+    if isinstance(fields, str):
+        return Request(number, fields)
+    if "custom_id" not in fields and "body" not in fields:
+        return _of_body(number, fields, "")
+    key, url, body = fields.get("custom_id"), fields.get("url", CHAT), fields.get("body")
     if not isinstance(key, str) or not key:
         raise UsageError(f"{where} has no custom_id.", [f'{{"custom_id": "1", "url": "{CHAT}", "body": {{...}}}}'])
     if url not in (CHAT, COMPLETION, EMBEDDINGS):
@@ -104,45 +104,49 @@ def _request(line: str, number: int, where: str) -> Request:
 
 def _of_input(key: str, body: dict[str, Any]) -> Request:
     """Return the request for embeddings that a body makes."""
-    given = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
-    model, texts, encoding = given.pop("model", None), given.pop("input", None), given.pop("encoding_format", "float")
+    fields = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
+    model, texts, encoding = (
+        fields.pop("model", None),
+        fields.pop("input", None),
+        fields.pop("encoding_format", "float"),
+    )
     several = [texts] if isinstance(texts, str) else texts
     refusal = ""
     if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
         refusal, several = "input is neither a text nor a list of texts", []
     elif encoding not in _ENCODINGS:
         refusal = f"encoding_format {encoding!r} is none of {' and '.join(_ENCODINGS)}"
-    elif given:
-        refusal = f"{next(iter(given))} is not supported"
+    elif fields:
+        refusal = f"{next(iter(fields))} is not supported"
     return Request(key, "", {"encoding_format": encoding}, EMBEDDINGS, model, refusal, tuple(several))
 
 
 def _of_body(key: str | int, body: dict[str, Any], url: str) -> Request:
-    given = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
-    model = given.pop("model", None)
+    fields = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
+    model = fields.pop("model", None)
     try:
-        prompt = _prompt(given, url)
-        if url == COMPLETION and "logprobs" in given:  # a number there, True elsewhere
-            given |= {"logprobs": True, "top_logprobs": given["logprobs"]}
-        options = dict(_option(name, value) for name, value in given.items() if name not in _PLAIN)
+        prompt = _prompt(fields, url)
+        if url == COMPLETION and "logprobs" in fields:  # a number there, True elsewhere
+            fields |= {"logprobs": True, "top_logprobs": fields["logprobs"]}
+        options = dict(_option(name, value) for name, value in fields.items() if name not in _PLAIN)
         for name, values in _PLAIN.items():
-            if name in given and given[name] not in values:
-                raise ValueError(f"{name} {given[name]!r} is not supported")
+            if name in fields and fields[name] not in values:
+                raise ValueError(f"{name} {fields[name]!r} is not supported")
     except ValueError as error:
         return Request(key, url=url, model=model, refusal=str(error))
     return Request(key, prompt, options, url, model)
 
 
-def _prompt(given: dict[str, Any], url: str) -> str | list[dict[str, str]]:
+def _prompt(fields: dict[str, Any], url: str) -> str | list[dict[str, str]]:
     """Take the prompt or the messages out of a body. Raises ``ValueError``."""
-    if url == COMPLETION or (not url and "prompt" in given):
-        prompt = given.pop("prompt", None)
+    if url == COMPLETION or (not url and "prompt" in fields):
+        prompt = fields.pop("prompt", None)
         if not isinstance(prompt, str):
             raise ValueError("prompt is no text")
         if url:
-            given["raw"] = True
+            fields["raw"] = True
         return prompt
-    messages = given.pop("messages", None)
+    messages = fields.pop("messages", None)
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages are no list" if url else "there is neither a prompt nor messages")
     return [_message(message) for message in messages]

@@ -56,12 +56,12 @@ class Round:
         self,
         device: Device,
         threads: int,
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
         names: Sequence[str],
         borrowed: bool,
         undisturbed: Undisturbed,
     ) -> None:
-        self.device, self.threads, self.told, self.borrowed = device, threads, told, borrowed
+        self.device, self.threads, self.told, self.borrowed = device, threads, notify, borrowed
         self.names, self.undisturbed = _with_exact(names), undisturbed
         self.place = torch.device(torch_name(device.id))
         self.binder = Binder(device, Journal(), dtype=compute_dtype(device, False), threads=threads)
@@ -91,12 +91,12 @@ class Round:
         tiny = [self.binder.linear(encoded(name, *_TINY))] * _QUEUED
         large = [self.binder.linear(encoded(name, *shape)) for shape in _LARGE]
         return {
-            f"{name} tiny": self._middle(partial(_multiply, tiny, self._given(1))) / _QUEUED,
-            name: self._middle(partial(_multiply, large, self._given(1))),
-            f"{name} many": self._middle(partial(_multiply, large, self._given(CHUNK))),
+            f"{name} tiny": self._middle(partial(_multiply, tiny, self._inputs(1))) / _QUEUED,
+            name: self._middle(partial(_multiply, large, self._inputs(1))),
+            f"{name} many": self._middle(partial(_multiply, large, self._inputs(CHUNK))),
         }
 
-    def _given(self, rows: int) -> dict[int, Tensor]:
+    def _inputs(self, rows: int) -> dict[int, Tensor]:
         """Activations, by their columns."""
         return {columns: torch.randn(rows, columns, device=self.place) for _, columns in (_TINY, *_LARGE)}
 
@@ -144,14 +144,14 @@ def rates(seconds: Mapping[str, float], device: Device, threads: int, names: Seq
     for head_dim, group in _HEADS:
         read = 2 * _LAYERS * _VALUES * (_DEPTH + 1) * 2
         found[f"cache {head_dim} {group}"] = read / seconds[f"cache {head_dim} {group}"]
-    seen = CHUNK * (_DEPTH + CHUNK / 2)  # each sees half of the others
-    attended = 4 * seen * _LAYERS * _WIDE.kv_heads * _WIDE.group * _WIDE.head_dim
+    attended_keys = CHUNK * (_DEPTH + CHUNK / 2)  # each sees half of the others
+    attended = 4 * attended_keys * _LAYERS * _WIDE.kv_heads * _WIDE.group * _WIDE.head_dim
     found["attention many"] = attention = attended / seconds["attention"]
     launched = found[f"launch {_rung(_PLAIN, device)}"] * _matrices(device, threads)
     found["layer gpu"] = max(seconds["token"] - launched, seconds["token"] / 10) / _NARROW.layers
     chunk, many = reading(_PLAIN, _WIDE, device, threads), found[f"{_rung(_PLAIN, device)} many"]
-    beside = seconds["chunk"] - chunk.multiplied / many - chunk.attended / attention
-    found["values many"] = chunk.values / max(beside, seconds["chunk"] / 50)
+    remaining = seconds["chunk"] - chunk.multiplied / many - chunk.attended / attention
+    found["values many"] = chunk.values / max(remaining, seconds["chunk"] / 50)
     if "dense" in seconds:
         found |= transformers.rates(seconds, many, attention)
     return found
@@ -173,9 +173,9 @@ def _matrices(device: Device, threads: int) -> float:
     return sum(group.matrices for group in plan(device, threads, _PLAIN, _NARROW)[1].groups)
 
 
-def _multiply(linears: Sequence[Linear], given: Mapping[int, Tensor]) -> None:
+def _multiply(linears: Sequence[Linear], inputs: Mapping[int, Tensor]) -> None:
     for linear in linears:
-        linear(given[linear.shape[1]])
+        linear(inputs[linear.shape[1]])
 
 
 def _token(model: SequenceReader[Decoder]) -> None:
@@ -188,9 +188,9 @@ def _chunk(model: SequenceReader[Decoder]) -> None:
     model.prefill([1] * CHUNK)
 
 
-def _wait(place: torch.device) -> None:
+def _wait(device: torch.device) -> None:
     """Until everything that was launched there is computed."""
-    if place.type == "mps":  # there is one of them, which takes no name
+    if device.type == "mps":  # there is one of them, which takes no name
         torch.mps.synchronize()
-    elif place.type != "cpu":
-        getattr(torch, place.type).synchronize(place)
+    elif device.type != "cpu":
+        getattr(torch, device.type).synchronize(device)

@@ -57,23 +57,24 @@ _PLAIN = "q8_0"
 def calibrate(
     device: Device,
     threads: int,
-    told: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
     names: Sequence[str] = FORMATS,
     rounds: int = 3,
     borrowed: bool = True,
 ) -> dict[str, float]:
     """The rates of a device, named as ``rung.planning.speed`` reads them, of some formats.
 
-    ``borrowed``: networks that transformers builds, too, where it is installed. ``told`` hears what is being measured.
-    All of it takes two or three minutes on an idle processor; on a busy one the rates are those of a busy one.
+    ``borrowed``: networks that transformers builds, too, where it is installed. ``notify`` hears what is
+    being measured. All of it takes two or three minutes on an idle processor; on a busy one the rates are those of a
+    busy one.
     """
     torch.set_num_threads(threads)
     names = tuple(dict.fromkeys((_PLAIN, *names)))
     borrowed = borrowed and transformers.can_measure()
     if device.kind == "cpu":
-        measure, rates = _Round(device, threads, told, names, borrowed).seconds, _rates
+        measure, rates = _Round(device, threads, notify, names, borrowed).seconds, _rates
     else:
-        there = gpu.Round(device, threads, told, names, borrowed, _undisturbed)
+        there = gpu.Round(device, threads, notify, names, borrowed, _undisturbed)
         measure, rates = there.seconds, gpu.rates
     found = [measure() for _ in range(rounds)]
     seconds = {name: statistics.median(each[name] for each in found) for name in found[0]}
@@ -97,9 +98,9 @@ class _Round:
     """One time through everything that is measured."""
 
     def __init__(
-        self, device: Device, threads: int, told: Callable[[str], None], names: Sequence[str], borrowed: bool
+        self, device: Device, threads: int, notify: Callable[[str], None], names: Sequence[str], borrowed: bool
     ) -> None:
-        self.device, self.threads, self.told, self.names, self.borrowed = device, threads, told, names, borrowed
+        self.device, self.threads, self.told, self.names, self.borrowed = device, threads, notify, names, borrowed
 
     def seconds(self) -> dict[str, float]:
         """Return the rates of a token and of a chunk of a prompt, by what was measured."""
@@ -136,8 +137,8 @@ def _rates(seconds: Mapping[str, float], device: Device, threads: int, names: Se
     found["attention many"] = attention = deeper / _rest(seconds["deep many"], seconds["near many"])
     chunks = {name: reading(name, _weights(name), device, threads) for name in names}
     chunk = chunks[_PLAIN]
-    beside = seconds["read"] - seconds[f"{_PLAIN} products"] - chunk.attended / attention
-    found["values many"] = chunk.values / max(beside, seconds["read"] / 50)  # mostly a tenth
+    remaining = seconds["read"] - seconds[f"{_PLAIN} products"] - chunk.attended / attention
+    found["values many"] = chunk.values / max(remaining, seconds["read"] / 50)  # mostly a tenth
     for name, chunk in chunks.items():
         found[chunk.rung] = chunk.held / _rest(seconds[name], _weights(name).layers * layer)
         found[f"{chunk.rung} many"] = chunk.multiplied / seconds[f"{name} products"]
@@ -196,12 +197,12 @@ def _products(model: SequenceReader[Decoder]) -> float:
         for one in (*layer.inputs, *layer.widen, layer.output, layer.narrow)
     ]
     linears: list[Any] = [one.linear for one in biased]
-    given = {columns: torch.randn(CHUNK, columns) for columns in {linear.shape[1] for linear in linears}}
+    inputs = {columns: torch.randn(CHUNK, columns) for columns in {linear.shape[1] for linear in linears}}
 
     def measure() -> float:
         started = time.perf_counter()
         for linear in linears:
-            linear(given[linear.shape[1]])
+            linear(inputs[linear.shape[1]])
         return time.perf_counter() - started
 
     with torch.inference_mode():

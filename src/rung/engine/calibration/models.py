@@ -71,19 +71,19 @@ def reading(name: str, size: Size, device: Device, threads: int) -> Reading:
 
 def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, WeightPlan]:
     """How such a model is run, and its weights."""
-    made = card(name, size)
-    found = solve(made, (device,), Request(device=device.id, context=size.context, threads=threads))
-    return found, WeightPlanCache(Subject.of_card(made)).plan(None, device, found.dtype, True)
+    model_card = card(name, size)
+    found = solve(model_card, (device,), Request(device=device.id, context=size.context, threads=threads))
+    return found, WeightPlanCache(Subject.of_card(model_card)).plan(None, device, found.dtype, True)
 
 
 @contextmanager
 def decoder(device: Device, threads: int, name: str, size: Size) -> Iterator[SequenceReader[Decoder]]:
     """Yield a sequence of a bound decoder of random weights in that format."""
-    made, found = card(name, size), plan(device, threads, name, size)[0]
-    with WeightLoader(made, found, (device,), Random(made), Journal(), lambda done, total: None) as parts:
-        weights = Weights.bind(made.decoder, parts, size.context)
+    model_card, found = card(name, size), plan(device, threads, name, size)[0]
+    with WeightLoader(model_card, found, (device,), Random(model_card), Journal(), lambda done, total: None) as parts:
+        weights = Weights.bind(model_card.decoder, parts, size.context)
         step = parts.step()
-        pool = BlockPool(made.decoder, size.context, found.cache_dtype, parts.devices, step.block)
+        pool = BlockPool(model_card.decoder, size.context, found.cache_dtype, parts.devices, step.block)
     yield SequenceReader(Decoder(weights, pool, step, threads))
 
 
@@ -124,7 +124,7 @@ def encoded(name: str, rows: int, columns: int) -> Encoded:
     Each call makes its own copy, which no cache has seen.
     """
     few, format = _rows(name, columns), formats.get(name)
-    return Encoded(format, (rows, columns), {part: _again(held, rows, format) for part, held in few.parts.items()})
+    return Encoded(format, (rows, columns), {part: _again(values, rows, format) for part, values in few.parts.items()})
 
 
 @functools.cache

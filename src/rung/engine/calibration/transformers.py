@@ -59,11 +59,11 @@ def rates(seconds: Mapping[str, float], many: float, attention: float) -> dict[s
     hidden, wide, layers = (_WIDE[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     multiplied = 2 * CHUNK * layers * (4 * hidden * hidden + 3 * hidden * wide)
     attended = 2 * CHUNK * CHUNK * hidden * layers  # each sees half of the others
-    beside = max(seconds["borrowed"] - multiplied / many - attended / attention, seconds["borrowed"] / 50)
+    remaining = max(seconds["borrowed"] - multiplied / many - attended / attention, seconds["borrowed"] / 50)
     return {
         "layer transformers": layer,
         "expert transformers": max(expert, layer / 10),
-        "values transformers": CHUNK * values_between(layers, hidden, wide) / beside,
+        "values transformers": CHUNK * values_between(layers, hidden, wide) / remaining,
     }
 
 
@@ -73,15 +73,15 @@ def _network(kind: str, size: Mapping[str, int], device: Device) -> Any:
 
     library: Any = importlib.import_module("transformers")
     config = getattr(library, f"{kind}Config")(vocab_size=512, num_key_value_heads=4, **size)
-    made = library.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    network = library.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     dtype = compute_dtype(device, False)
-    made = made.to(TORCH_DTYPE.get(dtype, torch.float32))
-    place = torch.device(torch_name(device.id))
-    made = quantize(made, FORMAT, embeddings=FORMAT).to(place)
-    if place.type == "cpu":
-        pack(made, dtype, torch.get_num_threads())
-        attention.use(made)
-    return Kept(made, place, CHUNK)
+    network = network.to(TORCH_DTYPE.get(dtype, torch.float32))
+    target = torch.device(torch_name(device.id))
+    network = quantize(network, FORMAT, embeddings=FORMAT).to(target)
+    if target.type == "cpu":
+        pack(network, dtype, torch.get_num_threads())
+        attention.use(network)
+    return Kept(network, target, CHUNK)
 
 
 def _token(kept: Any) -> float:

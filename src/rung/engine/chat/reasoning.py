@@ -38,7 +38,7 @@ class ReasoningBudget:
             return None
         if list(answer[: len(self._open)]) != self._open:
             return None
-        if any(list(answer[place : place + count]) == close for place in range(len(answer) - count + 1)):
+        if any(list(answer[start : start + count]) == close for start in range(len(answer) - count + 1)):
             return None
         written = next(length for length in range(count - 1, -1, -1) if _ends_with(answer, close[:length]))
         words = np.zeros(self._words, np.uint64)

@@ -92,14 +92,16 @@ class EncoderModel(Model):
         found = np.empty((len(ids), shape.hidden), np.float32)
         with self._lock:
             started = time.perf_counter()
-            for places in _batches(ids):
-                found[places] = pool(self._step.apply([ids[place] for place in places]), _lengths(ids, places), pooling)
+            for indexes in _batches(ids):
+                found[indexes] = pool(
+                    self._step.apply([ids[index] for index in indexes]), _lengths(ids, indexes), pooling
+                )
             seconds = time.perf_counter() - started
         if ids:
             self._measured["prefill_tokens_per_second"] = sum(map(len, ids)) / seconds
         return normalized(found) if (shape.normalize if normalize is None else normalize) else found
 
-    def _refuse(self, *given: Any, **options: Any) -> NoReturn:
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         """Raise ``UsageError``: an encoder writes no text."""
         raise UsageError(
             f"{self.card.name} is an encoder: it makes embeddings of texts and writes none.",
@@ -111,19 +113,19 @@ class EncoderModel(Model):
     generate = chat = start = chat_ids = chat_text = prompt_ids = generate_many = logits = logprobs = _refuse
 
 
-def _lengths(ids: Sequence[Sequence[int]], places: Sequence[int]) -> list[int]:
-    return [len(ids[place]) for place in places]
+def _lengths(ids: Sequence[Sequence[int]], indexes: Sequence[int]) -> list[int]:
+    return [len(ids[index]) for index in indexes]
 
 
 def _batches(ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield the places of texts that are computed together: up to ``CHUNK`` rows, or one text of more."""
-    places: list[int] = []
+    indexes: list[int] = []
     rows = 0
-    for place, text in enumerate(ids):
-        if places and rows + len(text) > CHUNK:
-            yield places
-            places, rows = [], 0
-        places.append(place)
+    for index, text in enumerate(ids):
+        if indexes and rows + len(text) > CHUNK:
+            yield indexes
+            indexes, rows = [], 0
+        indexes.append(index)
         rows += len(text)
-    if places:
-        yield places
+    if indexes:
+        yield indexes

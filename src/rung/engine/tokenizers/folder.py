@@ -79,9 +79,9 @@ class JsonTokenizer:
                 self._tokenizer.add_tokens([AddedToken(text, special=special, normalized=not special)])
                 present.add(text)
         for name in _NAMED:
-            given = self._config.get(name)
-            if isinstance(given, str) and given not in present and self._tokenizer.token_to_id(given) is not None:
-                self._tokenizer.add_special_tokens([AddedToken(given, special=True, normalized=False)])
+            value = self._config.get(name)
+            if isinstance(value, str) and value not in present and self._tokenizer.token_to_id(value) is not None:
+                self._tokenizer.add_special_tokens([AddedToken(value, special=True, normalized=False)])
 
     def _start_words_once(self) -> None:
         """Llama's class puts a space before the text only, where older files put one after special tokens too."""

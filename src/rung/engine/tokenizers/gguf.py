@@ -150,17 +150,17 @@ class GgufTokenizer:
         ends = {self.ids[text] for text in END_TEXTS if text in self.ids}
         controls = set(ends)
         for key, texts in (LAST_OF_A_FILE | AROUND_A_HOLE).items():
-            given = self.special_id(key)
-            named = [self.ids[text] for text in texts if text in self.ids and given is None][:1]
+            token = self.special_id(key)
+            named = [self.ids[text] for text in texts if text in self.ids and token is None][:1]
             controls.update(named)
             if key in LAST_OF_A_FILE:
-                ends.update(named if given is None else [given])
+                ends.update(named if token is None else [token])
         for number in controls:
             self.kinds[number] = CONTROL
         for text in _SHOWN:
             if text in self.ids:
                 self.kinds[self.ids[text]] = USER_DEFINED
-        ends.update(given for name in ("eos", "eot", "eom") if (given := self.special_id(name)) is not None)
+        ends.update(token for name in ("eos", "eot", "eom") if (token := self.special_id(name)) is not None)
         false = false_ends(self.texts[number] for number in ends)
         for text in false:
             self.kinds[self.ids[text]] = USER_DEFINED if text == "<|end|>" else NORMAL
@@ -202,8 +202,8 @@ class GgufTokenizer:
             after_special = isinstance(part, int)
         return out
 
-    def _encode_by_merges(self, parts: list[str | int], beside_specials: bool) -> list[int]:
-        tokenizer = self._merges_beside_specials if beside_specials else self._merges
+    def _encode_by_merges(self, parts: list[str | int], next_to_specials: bool) -> list[int]:
+        tokenizer = self._merges_beside_specials if next_to_specials else self._merges
         out: list[int] = []
         for part in parts:
             if isinstance(part, int):

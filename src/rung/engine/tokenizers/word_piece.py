@@ -124,10 +124,10 @@ def _from_gguf(metadata: Mapping[str, Any], model: str) -> Any:
     words = {number: text for text, number in ids.items()}
     named = {}
     for name, keys in _GGUF_KEYS.items():
-        given = next((value for key in keys if isinstance(value := get(f"{key}_token_id"), int)), _GGUF_DEFAULTS[name])
-        if given not in words:
-            raise BadFile(f"The tokenizer of {model} has no token {given}, which stands around a text")
-        named[name] = words[given]
+        token = next((value for key in keys if isinstance(value := get(f"{key}_token_id"), int)), _GGUF_DEFAULTS[name])
+        if token not in words:
+            raise BadFile(f"The tokenizer of {model} has no token {token}, which stands around a text")
+        named[name] = words[token]
     return _word_piece(ids, named, special, get("normalizer.lowercase") is not False, None)
 
 

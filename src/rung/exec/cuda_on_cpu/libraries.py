@@ -49,15 +49,15 @@ def _install_compiler(say: Callable[[str], None], patches: Patches) -> None:
         if model is None:
             return lambda function: compiled(function, **options)
         _compile_nothing()
-        made = real(model, **options)
+        result = real(model, **options)
         if isinstance(model, torch.nn.Module):
             say(_COMPILER)
-            return made
+            return result
 
-        @functools.wraps(made)
+        @functools.wraps(result)
         def run(*args: Any, **kwargs: Any) -> Any:
             say(_COMPILER)
-            return made(*args, **kwargs)
+            return result(*args, **kwargs)
 
         return run
 

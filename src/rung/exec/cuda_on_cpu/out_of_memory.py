@@ -41,12 +41,12 @@ def install(makers: Iterable[tuple[Any, str]], patches: Patches) -> None:
     patches.set(torch.optim.Optimizer, "profile_hook_step", staticmethod(_of_step(torch.optim.Optimizer)))
 
 
-def refused(wanted: int) -> torch.OutOfMemoryError:
+def refused(requested: int) -> torch.OutOfMemoryError:
     """The error of a card that has no room for so many bytes."""
     free = memory.available() or 0
     return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate {size(wanted)}. GPU 0 is this processor: {size(free)} of its memory is "
-        "free."
+        f"CUDA out of memory. Tried to allocate {size(requested)}. GPU 0 is this processor: {size(free)} of its "
+        "memory is free."
     )
 
 
@@ -70,9 +70,9 @@ def _sized(real: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(real)
     def make(*args: Any, **kwargs: Any) -> Any:
-        wanted = _bytes(args, kwargs)
-        if wanted >= _LARGE and (free := memory.available()) is not None and wanted > free + memory.swap():
-            raise refused(wanted)
+        size = _bytes(args, kwargs)
+        if size >= _LARGE and (free := memory.available()) is not None and size > free + memory.swap():
+            raise refused(size)
         return real(*args, **kwargs)
 
     return make

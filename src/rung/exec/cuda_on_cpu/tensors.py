@@ -49,9 +49,9 @@ class HostType(type):
         return isinstance(value, Tensor) and value.dtype is cls.host.dtype and card_of(cls.world, value) is None
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        made: Tensor = cls.host(*args, **kwargs)
-        placement.put(cls.world, HOST, made)
-        return made
+        tensor: Tensor = cls.host(*args, **kwargs)
+        placement.put(cls.world, HOST, tensor)
+        return tensor
 
     @property
     def dtype(cls) -> torch.dtype:
@@ -73,20 +73,20 @@ def install(world: World, patches: Patches) -> None:
 
 
 def _on_host(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def moved(*args: Any, **kwargs: Any) -> Any:
         result = real(*args, **kwargs)
         placement.put(world, HOST, result)
         return result
 
-    return made
+    return moved
 
 
 def _taken(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
     """DLPack: memory of a tensor of the card stays the card's, all other is the host's."""
 
-    def taken(given: Any, *args: Any, **kwargs: Any) -> Any:
-        result = real(given, *args, **kwargs)
-        if not (isinstance(given, Tensor) and card_of(world, given)):
+    def taken(value: Any, *args: Any, **kwargs: Any) -> Any:
+        result = real(value, *args, **kwargs)
+        if not (isinstance(value, Tensor) and card_of(world, value)):
             placement.put(world, HOST, result)
         return result
 
@@ -94,14 +94,14 @@ def _taken(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_type(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
-    def made(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        place = world.find(kwargs.pop("device", None)) or card_of(world, tensor) or HOST
+    def moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        target = world.find(kwargs.pop("device", None)) or card_of(world, tensor) or HOST
         with host_key.unmarked(tensor):
             result = real(tensor, *args, **kwargs)
-        placement.put(world, place, result)
+        placement.put(world, target, result)
         return result
 
-    return made
+    return moved
 
 
 def _install_types(world: World, patches: Patches) -> None:
@@ -110,9 +110,9 @@ def _install_types(world: World, patches: Patches) -> None:
 
     @functools.wraps(Tensor.__new__)  # by which the compiler knows it
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        made = make(cls, *args, **kwargs)
-        placement.put(world, HOST, made)
-        return made
+        tensor = make(cls, *args, **kwargs)
+        placement.put(world, HOST, tensor)
+        return tensor
 
     patches.set(Tensor, "__new__", new)
     kinds = [name for name in dir(torch) if isinstance(getattr(torch, name), type(torch.FloatTensor))]

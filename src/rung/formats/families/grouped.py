@@ -109,8 +109,8 @@ def pack(codes: Array, bits: int) -> Array:
     each = 8 // bits
     apart = codes.reshape(*codes.shape[:-1], -1, each)
     packed = np.zeros(apart.shape[:-1], np.uint8)
-    for place in range(each):
-        packed |= apart[..., place] << np.uint8(bits * place)
+    for index in range(each):
+        packed |= apart[..., index] << np.uint8(bits * index)
     return packed
 
 
@@ -157,14 +157,14 @@ def finer(encoded: Encoded, group: int) -> Encoded:
     if group == fmt.block:
         return encoded
     kind, _, *_ = fmt.name.split(":")
-    made = grouped(kind, group, scale_of(fmt), fmt.layout == "ordered")
+    result = grouped(kind, group, scale_of(fmt), fmt.layout == "ordered")
     blocks = encoded.parts["data"].view(GroupCodec(fmt).layout)
     several = fmt.block // group
-    apart = np.empty((len(blocks), blocks.shape[1] * several), GroupCodec(made).layout)
+    apart = np.empty((len(blocks), blocks.shape[1] * several), GroupCodec(result).layout)
     for name in apart.dtype.names or ():
         whole = blocks[name]
         apart[name] = whole.reshape(*apart.shape, -1) if name == "codes" else np.repeat(whole, several, axis=1)
-    return Encoded(made, encoded.shape, {**encoded.parts, "data": apart.view(np.uint8).reshape(len(blocks), -1)})
+    return Encoded(result, encoded.shape, {**encoded.parts, "data": apart.view(np.uint8).reshape(len(blocks), -1)})
 
 
 def sample(format: Format, shape: tuple[int, int], generator: np.random.Generator) -> Encoded:

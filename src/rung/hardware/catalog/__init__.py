@@ -34,8 +34,8 @@ __all__ = [
 
 def by_pci(vendor: int, device: int, memory: int = 0) -> Product | None:
     """The product of that PCI id. Where several share one, the one with that memory (bytes), else none."""
-    wanted = f"{vendor:04x}:{device:04x}"
-    found = [product for product in products() if wanted in product.pci]
+    pci_id = f"{vendor:04x}:{device:04x}"
+    found = [product for product in products() if pci_id in product.pci]
     if len(found) > 1:
         found = [p for p in found if any(abs(memory - size) < GB // 2 for size in p.sizes)]
     return found[0] if len(found) == 1 else None
@@ -43,12 +43,12 @@ def by_pci(vendor: int, device: int, memory: int = 0) -> Product | None:
 
 def pci_arch(vendor: int, device: int) -> str:
     """Return the architecture of a PCI id, empty where the catalog has none or its products are of several."""
-    wanted = f"{vendor:04x}:{device:04x}"
-    found = {product.arch for product in products() if wanted in product.pci}
+    pci_id = f"{vendor:04x}:{device:04x}"
+    found = {product.arch for product in products() if pci_id in product.pci}
     return found.pop() if len(found) == 1 else ""
 
 
 def pci_name(vendor: int, device: int) -> str:
     """Return the products that share a PCI id; empty where the catalog has none."""
-    wanted = f"{vendor:04x}:{device:04x}"
-    return " / ".join(product.name for product in products() if wanted in product.pci)
+    pci_id = f"{vendor:04x}:{device:04x}"
+    return " / ".join(product.name for product in products() if pci_id in product.pci)

@@ -110,8 +110,8 @@ def _ruled(before: Capability | None, name: str, rule: Mapping[str, Any]) -> Cap
 def _software(architecture: Architecture, build: Build, image: str) -> Iterator[Capability]:
     where = f"{build} carries code for {' '.join(build.code)}"
     own = image in (architecture.cc, architecture.key, architecture.machine)
-    told = f" with HSA_OVERRIDE_GFX_VERSION={gfx_version(image)}" if image == architecture.override else ""
-    how = "its own" if own else f"that of {image} runs on {architecture.cc or architecture.key}{told}"
+    variable = f" with HSA_OVERRIDE_GFX_VERSION={gfx_version(image)}" if image == architecture.override else ""
+    how = "its own" if own else f"that of {image} runs on {architecture.cc or architecture.key}{variable}"
     yield Capability("code", Level.NATIVE, Proof.TABLE, f"{where}: {how}")
     yield Capability("package.torch", Level.NATIVE, Proof.TABLE, f"{build}: {build.source}")
     if architecture.dot8 and architecture.cc:

@@ -24,26 +24,26 @@ def doubts(device: Device) -> tuple[str, ...]:
     if architecture is None:
         return ()
     packages = {row["package"] for row in features()}
-    asked = {name: at for name, at in device.software.items() if name in packages}
-    return tuple(text for name, at in asked.items() if (text := _doubt(name, at, architecture.kind)))
+    installed = {name: at for name, at in device.software.items() if name in packages}
+    return tuple(text for name, at in installed.items() if (text := _doubt(name, at, architecture.kind)))
 
 
-def _doubt(package: str, asked: str, kind: str) -> str:
+def _doubt(package: str, release: str, kind: str) -> str:
     known = _known(package, kind)
     if not known:
-        return f"{package} {asked}: the catalog knows nothing of {package} on such a device."
-    rows = {name: next((row for row in listed if covers(row, asked)), None) for name, listed in known.items()}
+        return f"{package} {release}: the catalog knows nothing of {package} on such a device."
+    rows = {name: next((row for row in listed if covers(row, release)), None) for name, listed in known.items()}
     if not any(rows.values()):
         spans = _spans([row for listed in known.values() for row in listed])
-        return f"{package} {asked}: the catalog does not know that release; it knows {spans}."
+        return f"{package} {release}: the catalog does not know that release; it knows {spans}."
     missing = [
-        f"{name} ({_spans(known[name])})" for name, row in rows.items() if not row and _goes_on(known[name], asked)
+        f"{name} ({_spans(known[name])})" for name, row in rows.items() if not row and _goes_on(known[name], release)
     ]
     said = [f"the catalog has no row of that release for {', '.join(missing)}"] if missing else []
-    for version in dict.fromkeys(row["version"] for row in rows.values() if row and _is_newer(asked, row)):
-        names = [name for name, row in rows.items() if row and row["version"] == version and _is_newer(asked, row)]
+    for version in dict.fromkeys(row["version"] for row in rows.values() if row and _is_newer(release, row)):
+        names = [name for name, row in rows.items() if row and row["version"] == version and _is_newer(release, row)]
         said.append(f"{', '.join(names)} as of {version}, the newest that was looked at")
-    return f"{package} {asked}: {'; '.join(said)}." if said else ""
+    return f"{package} {release}: {'; '.join(said)}." if said else ""
 
 
 def _known(package: str, kind: str) -> Mapping[str, Sequence[Row]]:
@@ -58,14 +58,14 @@ def _known(package: str, kind: str) -> Mapping[str, Sequence[Row]]:
     return found
 
 
-def _goes_on(rows: Sequence[Row], asked: str) -> bool:
+def _goes_on(rows: Sequence[Row], version: str) -> bool:
     """Return whether some row is of a later release: what has none was given up by then, as FlashAttention-1 was."""
-    return any(numbers(row["since"]) > numbers(asked) for row in rows)
+    return any(numbers(row["since"]) > numbers(version) for row in rows)
 
 
-def _is_newer(asked: str, row: Row) -> bool:
+def _is_newer(version: str, row: Row) -> bool:
     """Return whether a row that is open towards later releases was made from an earlier one than that."""
-    return "before" not in row and numbers(asked) > numbers(row["version"])
+    return "before" not in row and numbers(version) > numbers(row["version"])
 
 
 def _spans(rows: Sequence[Row]) -> str:

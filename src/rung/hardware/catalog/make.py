@@ -41,17 +41,17 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
     software that the catalog does not know, for memory that is none and for more than any GPU has, and for a file
     with wrong keys.
     """
-    wanted = name.removeprefix("sim:").strip()
-    if wanted.endswith(".toml"):
-        product, architecture = own.read(wanted)
+    product_name = name.removeprefix("sim:").strip()
+    if product_name.endswith(".toml"):
+        product, architecture = own.read(product_name)
         found = names.Match(product, product.memory)
     else:
-        found = names.match(wanted)
+        found = names.match(product_name)
         architecture = architectures()[found.product.arch]
-    wanted_bytes = _bytes(memory)
-    if wanted_bytes is not None and architecture.kind != "cpu":
-        _check_largest(wanted_bytes)
-    return build_device(found, architecture, software, wanted_bytes)
+    memory_bytes = _bytes(memory)
+    if memory_bytes is not None and architecture.kind != "cpu":
+        _check_largest(memory_bytes)
+    return build_device(found, architecture, software, memory_bytes)
 
 
 def build_device(

@@ -73,19 +73,19 @@ def match(name: str) -> Match:
         found = match(f"{product} {memory}GB" if memory else product)
         note = f"{name} has {number} of these; this is one" if number > 1 else ""
         return Match(found.product, found.memory, note)
-    wanted = normal(name)
-    if exact := _by_name().get(_joined(wanted)):
-        return _variant(exact, exact.memory, wanted)
-    short = _short(wanted)
+    key = normal(name)
+    if exact := _by_name().get(_joined(key)):
+        return _variant(exact, exact.memory, key)
+    short = _short(key)
     if several := _shared().get(_bare(short)):
         raise _ambiguous(name, several)
     if known := _by_short().get(_joined(short)):
-        return _variant(known, known.memory, wanted)
-    if (bare := _AROUND.sub("", wanted)) != wanted and find(bare):
+        return _variant(known, known.memory, key)
+    if (bare := _AROUND.sub("", key)) != key and find(bare):
         return match(bare)
-    if given := _MEMORY.search(wanted):
-        return _sized(name, wanted.replace(given[0], " "), int(given[1]) * GB)
-    return _guess(name, wanted)
+    if stated := _MEMORY.search(key):
+        return _sized(name, key.replace(stated[0], " "), int(stated[1]) * GB)
+    return _guess(name, key)
 
 
 def several(name: str) -> list[str]:
@@ -93,14 +93,14 @@ def several(name: str) -> list[str]:
     file = name.endswith(".toml") and "+" not in name and not _SEVERAL.fullmatch(name)
     if file or find(name.removeprefix("sim:")):  # Ryzen AI Max+ 395 is one
         return [name]
-    wanted: list[str] = []
+    names: list[str] = []
     for part in (part.strip() for part in name.removeprefix("sim:").split("+")):
         found = _SEVERAL.fullmatch(part)
         count, one = (int(found[1]), found[2]) if found else (1, part)
         if not 1 <= count <= _MOST:
             raise UnknownDevice(f"{part!r} is no number of devices from 1 to {_MOST}.")
-        wanted += [one] * count
-    return wanted
+        names += [one] * count
+    return names
 
 
 def normal(name: str) -> str:
@@ -126,9 +126,9 @@ def _sized(name: str, rest: str, memory: int) -> Match:
     )
 
 
-def _variant(product: Product, memory: int, wanted: str) -> Match:
+def _variant(product: Product, memory: int, key: str) -> Match:
     """The product with a note, when its name alone does not say which of several variants is meant."""
-    if _MEMORY.search(wanted) and memory == product.memory and len(product.sizes) == 1:
+    if _MEMORY.search(key) and memory == product.memory and len(product.sizes) == 1:
         return Match(product, memory)
     if product.any_size:
         named = f"{normal(product.name)} {max(1, memory // GB // 2)}gb"
@@ -138,7 +138,7 @@ def _variant(product: Product, memory: int, wanted: str) -> Match:
     if len(product.sizes) > 1:
         others.append(" and ".join(_gb(size) for size in product.sizes if size != memory))
     full = {_joined(normal(n)) for n in (product.name,)} | {_joined(_short(normal(product.name)))}
-    if _joined(wanted) not in full:
+    if _joined(key) not in full:
         others += [p.name for p in products() if p is not product and _base(p) == _base(product)]
     note = f"{product.name} with {_gb(memory)} taken; there is also {', '.join(others)}" if others else ""
     return Match(product, memory, note)
@@ -148,29 +148,29 @@ def _gb(memory: int) -> str:
     return f"{memory / GB:g} GB"
 
 
-def _guess(name: str, wanted: str) -> Match:
+def _guess(name: str, query: str) -> Match:
     """Part of a name: the one product it fits, variants of one product, else a refusal."""
-    if key := _architectures().get(_joined(wanted)):
+    if key := _architectures().get(_joined(query)):
         number = sum(1 for p in products() if p.arch == key)
         raise UnknownDevice(
             f"{key} is an architecture; the catalog has {count(number, 'product')} with it.",
             ways_out=[f"rung devices --catalog {key}"],
         )
-    short = _short(wanted)
+    short = _short(query)
     words = set(short.split())
     fits = [p for p in products() if words and words <= set(_words(p))]
     if fits and all(_joined(_base(p)) == _joined(_base(fits[0])) and words >= set(_base(p).split()) for p in fits):
-        return _variant(fits[0], fits[0].memory, wanted)
+        return _variant(fits[0], fits[0].memory, query)
     if len(fits) > 1:
         raise _ambiguous(name, [p.name for p in fits])
-    begins = [p.name for p in products() if short and len(wanted) > 2 and any(short in w for w in _words(p))]
+    begins = [p.name for p in products() if short and len(query) > 2 and any(short in w for w in _words(p))]
     if 1 < len(begins) < 12:
         raise _ambiguous(name, begins)
-    if len(wanted) > 2 and len(within := [p.name for p in products() if wanted in normal(p.name)]) > 1:
+    if len(query) > 2 and len(within := [p.name for p in products() if query in normal(p.name)]) > 1:
         raise _ambiguous(name, within)
     forms = {form: p.name for p in products() for form in (*_short_spaced(p), normal(p.name))}
     swapped = [form for form in forms if _letters(form) == _letters(short)]  # 3006 for 3060
-    alike = swapped + close(short, forms) + close(wanted, forms)
+    alike = swapped + close(short, forms) + close(query, forms)
     close_by = [*(p.name for p in fits), *begins[:1], *(forms[form] for form in alike)]
     near = list(dict.fromkeys(close_by))[:3]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""

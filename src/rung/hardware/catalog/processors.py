@@ -62,22 +62,22 @@ def processors() -> list[dict[str, Any]]:
 
 
 def _processor(
-    name: str, also: str, held: str, memory: str, bus: str, reads: str, caches: str, source: str, note: str
+    name: str, also: str, cores: str, memory: str, bus: str, reads: str, caches: str, source: str, note: str
 ) -> dict[str, Any]:
-    made = tuple(_cores(part) for part in held.split(" + "))
+    core_groups = tuple(_cores(part) for part in cores.split(" + "))
     first, _, sold = memory.rstrip(")").partition(" (")
     bits, rate = (float(number) for number in bus.split("@"))
     sizes = zip(("L2", "L3"), caches.split(), strict=True)
     return {
         "name": name,
         "aliases": tuple(also.split(", ")) if also else (),
-        "arch": made[0].core.arch,
+        "arch": core_groups[0].core.arch,
         "memory": round(float(first) * GB),
         "sizes": tuple(round(float(size) * GB) for size in sold.split() or [first]),
         "any_size": not sold,
         "bandwidth": bits * rate / 8 * 1e9,
-        "peaks": FrozenDict({"f32": sum(each.number * each.clock * each.core.f32 for each in made) * 1e9}),
-        "cores": made,
+        "peaks": FrozenDict({"f32": sum(each.number * each.clock * each.core.f32 for each in core_groups) * 1e9}),
+        "cores": core_groups,
         "reads": float(reads) if reads else None,
         "caches": FrozenDict({level: round(float(size) * _MB) for level, size in sizes if float(size)}),
         "source": source,

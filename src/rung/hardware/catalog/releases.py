@@ -57,31 +57,31 @@ def places(build: Build) -> tuple[str, ...]:
     return tuple(found)
 
 
-def plain(build: Build, place: str) -> bool:
+def plain(build: Build, platform: str) -> bool:
     """Return whether a plain ``pip install torch`` of that release gives this build there."""
-    if place == "linux-aarch64" and build.name == "cpu":
+    if platform == "linux-aarch64" and build.name == "cpu":
         return not any(b.default and b.platform == "aarch64" for b in builds() if b.release == _short(build))
-    system = place.partition("-")[0]
+    system = platform.partition("-")[0]
     return {"macos": True, "windows": build.name == "cpu"}.get(system, build.default and build.platform != "jetson")
 
 
-def arguments(build: Build, place: str, indexes: tuple[str, ...] = ()) -> tuple[str, ...]:
+def arguments(build: Build, platform: str, indexes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return pip's arguments for a build: ``("torch==2.14.1+cu126", "--index-url", ...)``.
 
     ``indexes`` replace the index of the build: options for pip, as they are. Empty where pip cannot fetch the build.
     """
     if build.file:
         return () if "#" in build.file else (build.file,)
-    wanted = f"torch=={newest_version(build.release)}"
-    if plain(build, place):
-        return (wanted, *indexes)
+    requirement = f"torch=={newest_version(build.release)}"
+    if plain(build, platform):
+        return (requirement, *indexes)
     if build.platform != "jetson":
-        wanted += f"+{build.local or build.name}"
+        requirement += f"+{build.local or build.name}"
     if indexes:
-        return (wanted, *indexes)
+        return (requirement, *indexes)
     if version(build.release) < _INDEXED_SINCE:
-        return (wanted, "--find-links", _OLD_PAGE)
-    return (wanted, "--index-url", build.index or f"{INDEX}/{build.local or build.name}")
+        return (requirement, "--find-links", _OLD_PAGE)
+    return (requirement, "--index-url", build.index or f"{INDEX}/{build.local or build.name}")
 
 
 def minimum_driver(build: Build, system: str, first_cuda: str = "") -> str:

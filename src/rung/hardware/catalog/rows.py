@@ -139,7 +139,7 @@ def _merged(rows: Mapping[str, dict[str, Any]], key: str) -> dict[str, Any]:
 def products() -> tuple[Product, ...]:
     """All products, in the order of the files: cards, then processors."""
     cards = [_product(cells) for cells in tables.rows("products.table")]
-    return (*cards, *(Product(**made) for made in processors()))
+    return (*cards, *(Product(**fields) for fields in processors()))
 
 
 @functools.cache

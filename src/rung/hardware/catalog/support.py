@@ -92,25 +92,25 @@ def _features(device: Device, architecture: Architecture) -> Iterator[Support]:
         package, feature = row["package"], row["feature"]
         if architecture.kind not in row.get("kinds", architecture.kind):
             continue
-        asked = device.software.get(package)
-        if asked is None and (package, feature) in done:
+        version = device.software.get(package)
+        if version is None and (package, feature) in done:
             continue
-        if asked is not None and not covers(row, asked):
+        if version is not None and not covers(row, version):
             continue
         runs, reason = runs_there(row, architecture)
         newest = "before" not in row
-        if not newest and asked is None and runs in ("no", "unknown"):
+        if not newest and version is None and runs in ("no", "unknown"):
             continue  # an older release that does not run either is no news
-        if runs in ("yes", "slow") or asked is not None:
+        if runs in ("yes", "slow") or version is not None:
             done.add((package, feature))
         lowest = f"sm_{row['cc'].replace('.', '')}" if architecture.kind == "cuda" else None
         yield Support(
-            package, asked or row["version"], feature, runs, lowest, reason, sources.get(row["source"], row["source"])
+            package, version or row["version"], feature, runs, lowest, reason, sources.get(row["source"], row["source"])
         )
 
 
-def covers(row: Mapping[str, Any], asked: str) -> bool:
-    at = numbers(asked)
+def covers(row: Mapping[str, Any], version: str) -> bool:
+    at = numbers(version)
     return numbers(row["since"]) <= at and ("before" not in row or at < numbers(row["before"]))
 
 
@@ -178,7 +178,7 @@ def _compute_types(device: Device, architecture: Architecture) -> Iterator[Suppo
 
 def compute_types(device: Device, architecture: Architecture) -> Mapping[str, str]:
     """CTranslate2's fallback for each stored type on that hardware; empty where it does not run at all."""
-    capability, asked = architecture.capability, device.software.get(_CT2)
+    capability, installed_version = architecture.capability, device.software.get(_CT2)
     for row in load("software.toml")["compute"]:
         if row["kind"] != architecture.kind or row.get("machine", architecture.machine) != architecture.machine:
             continue
@@ -186,7 +186,7 @@ def compute_types(device: Device, architecture: Architecture) -> Mapping[str, st
             continue
         if "cc" in row and capability is not None and capability < version(row["cc"]):
             continue
-        if "before" in row if asked is None else not covers(row, asked):
+        if "before" in row if installed_version is None else not covers(row, installed_version):
             continue
         return dict(row["types"])
     return {}

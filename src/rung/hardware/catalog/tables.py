@@ -36,8 +36,8 @@ def text(name: str) -> tuple[str, ...]:
 
 def rows(name: str) -> list[list[str]]:
     """Return the cells of the rows of a ``.table``; comments and empty lines are left out."""
-    held = (line for line in text(name) if line and not line.startswith("#"))
-    return [[cell.strip() for cell in line.split(" |")] for line in held]
+    lines = (line for line in text(name) if line and not line.startswith("#"))
+    return [[cell.strip() for cell in line.split(" |")] for line in lines]
 
 
 def cells(row: list[str], number: int) -> list[str]:

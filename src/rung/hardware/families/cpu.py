@@ -111,15 +111,15 @@ def declared(
     own = arm.llvm_features(flags) if arch == "aarch64" else x86.own_changes()
     restriction = next(iter(restrictions(environment, own)), "")
     found = []
-    for name, wanted in (names or (ARM if arch == "aarch64" else X86)).items():
-        missing = [flag for flag in wanted if flag not in flags]
+    for name, features in (names or (ARM if arch == "aarch64" else X86)).items():
+        missing = [flag for flag in features if flag not in flags]
         if missing:
             reason = f"the processor does not list {', '.join(missing)}"
             found.append(Capability(name, Level.ABSENT, Proof.DECLARED, reason))
         elif restriction:
             found.append(Capability(name, Level.UNKNOWN, Proof.NONE, f"{restriction} restricts the compiler"))
         else:
-            found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {', '.join(wanted)}"))
+            found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {', '.join(features)}"))
     return [*found, kernels(arch, {c.name: c.level for c in found}, bool(restriction))]
 
 

@@ -88,9 +88,9 @@ def _device(nvml: Any, number: int, driver: str, cuda: str) -> Device:
     identifier: tuple[int, int] | None = None
     total, free = 0, None
     with contextlib.suppress(nvml.NVMLError):  # boards without a PCI bus
-        place = nvml.nvmlDeviceGetPciInfo(handle)
-        details["pci"] = f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}"
-        identifier = (int(place.pciDeviceId) & 0xFFFF, int(place.pciDeviceId) >> 16)
+        pci = nvml.nvmlDeviceGetPciInfo(handle)
+        details["pci"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
+        identifier = (int(pci.pciDeviceId) & 0xFFFF, int(pci.pciDeviceId) >> 16)
     with contextlib.suppress(nvml.NVMLError):  # boards that share the system's memory do not say
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         total, free = int(memory.total), int(memory.free)
@@ -125,13 +125,13 @@ def _without_driver(number: int, card: from_catalog.Card, trouble: str) -> Devic
     return from_catalog.unusable(found, reason)
 
 
-def _visible(found: list[Device], wanted: str | None) -> list[Device]:
+def _visible(found: list[Device], visible: str | None) -> list[Device]:
     """Return the devices of ``CUDA_VISIBLE_DEVICES``, in its order; a name that fits nothing ends the list, as in
     CUDA."""
-    if wanted is None:
+    if visible is None:
         return found
     left = []
-    for name in (part.strip() for part in wanted.split(",")):
+    for name in (part.strip() for part in visible.split(",")):
         fits = [
             device
             for number, device in enumerate(found)

@@ -31,14 +31,14 @@ def identify(root: Path = Path("/"), *, environment: Mapping[str, str] = os.envi
     driver = read(root / "sys/module/amdgpu/version")
     found = []
     for number, (node, properties) in enumerate(gpus):
-        place = _place(properties)
-        found.append(_device(number, node, properties, cards.get(place), place, driver))
+        pci = _pci_address(properties)
+        found.append(_device(number, node, properties, cards.get(pci), pci, driver))
     if not gpus and not listed:
         found = [_without_kfd(number, card) for number, card in enumerate(cards.values())]
     return found
 
 
-def process_memory(place: str, root: Path = Path("/")) -> dict[int, int]:
+def process_memory(pci: str, root: Path = Path("/")) -> dict[int, int]:
     """The processes that compute on the card at that place of the bus, and how many bytes of its memory each holds.
 
     KFD shows them to everybody (``proc/PID/vram_GPUID``); programs that only draw are not among them.
@@ -46,7 +46,7 @@ def process_memory(place: str, root: Path = Path("/")) -> dict[int, int]:
     found: dict[int, int] = {}
     for node in (root / _NODES).glob("[0-9]*"):
         number = read(node / "gpu_id")
-        if not number.isdigit() or _place(_properties(node / "properties")) != place:
+        if not number.isdigit() or _pci_address(_properties(node / "properties")) != pci:
             continue
         for file in (root / _PROCESSES).glob(f"[0-9]*/vram_{number}"):
             size, pid = read(file), file.parent.name
@@ -64,13 +64,13 @@ def target(version: int) -> str:
 
 
 def _device(
-    number: int, node: Path, properties: Mapping[str, int], card: from_catalog.Card | None, place: str, driver: str
+    number: int, node: Path, properties: Mapping[str, int], card: from_catalog.Card | None, pci: str, driver: str
 ) -> Device:
     banks = (_properties(bank) for bank in sorted(node.glob("mem_banks/*/properties")))
     # Heap types 1 and 2 are the GPU's own memory (public and private), 0 is the system's.
     memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in (1, 2))
     total, used = _vram(card)
-    details: dict[str, Any] = {"pci": place, "compute_units": _compute_units(properties)}
+    details: dict[str, Any] = {"pci": pci, "compute_units": _compute_units(properties)}
     name = read(card.folder / "product_name") if card else ""
     return from_catalog.device(
         id=f"rocm:{number}",
@@ -114,7 +114,7 @@ def _compute_units(properties: Mapping[str, int]) -> int:
     return properties["simd_count"] // max(1, properties.get("simd_per_cu", 1))
 
 
-def _place(properties: Mapping[str, int]) -> str:
+def _pci_address(properties: Mapping[str, int]) -> str:
     """Domain, bus and device of KFD's ``location_id`` (bus in the high byte, device and function in the low one)."""
     location = properties.get("location_id", 0)
     return f"{properties.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
@@ -126,11 +126,11 @@ def _properties(path: Path) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
 
 
-def _visible(gpus: list[tuple[Path, dict[str, int]]], wanted: str | None) -> list[tuple[Path, dict[str, int]]]:
-    if wanted is None:
+def _visible(gpus: list[tuple[Path, dict[str, int]]], visible: str | None) -> list[tuple[Path, dict[str, int]]]:
+    if visible is None:
         return gpus
     left = []
-    for name in (part.strip() for part in wanted.split(",")):
+    for name in (part.strip() for part in visible.split(",")):
         if not (name.isdigit() and int(name) < len(gpus)):
             break
         left.append(gpus[int(name)])

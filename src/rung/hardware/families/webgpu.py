@@ -98,10 +98,10 @@ def identify(
     in for a child in tests.
     """
     found = (listing or listed)(root).adapters
-    made: list[Device] = []
+    devices: list[Device] = []
     for adapter in _one_each([each for each in found if each.type != "CPU"]):
-        made.append(_card(adapter, len(made), others, made))
-    return made
+        devices.append(_card(adapter, len(devices), others, devices))
+    return devices
 
 
 def software_adapters(
@@ -149,8 +149,8 @@ def open_adapter(device: Device) -> Any:
     wgpu = _wgpu()
     expected = Adapter.from_json(device.details["adapter"])
     there = list(wgpu.gpu.enumerate_adapters_sync())
-    by_place = sorted(enumerate(there), key=lambda each: each[0] != expected.index)
-    for index, adapter in by_place:
+    by_distance = sorted(enumerate(there), key=lambda each: each[0] != expected.index)
+    for index, adapter in by_distance:
         if replace(_described(index, adapter), index=expected.index) == expected:
             return adapter
     raise LookupError(f"{device.name} is no longer there: no adapter of {expected.backend} goes by that name")
@@ -320,7 +320,7 @@ def _card(adapter: Adapter, number: int, others: Sequence[Device], before: Seque
     twin = _twin(adapter, others, [str(each.details.get("card", "")) for each in before])
     shared = _integrated(adapter, others)
     memory, free = (twin.memory, twin.free) if twin else shared
-    made = from_catalog.device(
+    device = from_catalog.device(
         id=f"webgpu:{number}",
         kind="webgpu",
         name=twin.name if twin else _plain(adapter.name),
@@ -332,7 +332,7 @@ def _card(adapter: Adapter, number: int, others: Sequence[Device], before: Seque
         details=_details(adapter) | ({"card": twin.id, "about": f"the same card as {twin.id}"} if twin else {}),
     )
     rates = {"peaks": twin.peaks, "bandwidth": twin.bandwidth} if twin else {}
-    return _finished(replace(made, **rates), adapter)  # type: ignore[arg-type]
+    return _finished(replace(device, **rates), adapter)  # type: ignore[arg-type]
 
 
 def _plain(name: str) -> str:

@@ -43,8 +43,8 @@ def identify(root: Path = Path("/")) -> list[Device]:
 def _memory(card: from_catalog.Card) -> int:
     """Bytes of the card's own memory: xe gives them by tile, i915 (not every version) as a whole; else 0."""
     total = 0
-    places = ("tile*/physical_vram_size_bytes", "lmem_total_bytes", "drm/card*/lmem_total_bytes")
-    found = (sorted(card.folder.glob(place)) for place in places)
+    patterns = ("tile*/physical_vram_size_bytes", "lmem_total_bytes", "drm/card*/lmem_total_bytes")
+    found = (sorted(card.folder.glob(pattern)) for pattern in patterns)
     for path in next((paths for paths in found if paths), []):
         text = read(path)
         total += int(text, 0) if text and text.removeprefix("0x").isalnum() else 0

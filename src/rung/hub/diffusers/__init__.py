@@ -38,29 +38,29 @@ class Quantizer(DiffusersQuantizer):
                 ["format='int8'", "rung check MODEL   # says which format fits the whole pipeline"],
             )
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules
-        wanted = [each for each in target_layers(model, config.choice()) if not set(kept) & set(each.name.split("."))]
-        if not wanted:
+        targets = [each for each in target_layers(model, config.choice()) if not set(kept) & set(each.name.split("."))]
+        if not targets:
             raise UsageError(
                 f"{type(model).__name__} has no layer to quantize",
                 [f"its authors want all of {', '.join(kept)} in f32"],
                 ["load this part without a quantization_config"],
             )
-        for each in wanted:
+        for each in targets:
             check_shapes(each)
-        self._wanted = {f"{each.name}.weight": each for each in wanted}
+        self._targets = {f"{each.name}.weight": each for each in targets}
         if self.pre_quantized:
-            for each in wanted:
+            for each in targets:
                 ((_, weight),) = each.weights
                 self._put(model, each, QuantWeight.empty(each.format, (weight.shape[0], weight.shape[1]), weight.dtype))
             self._parts = {
                 f"{each.name}.stored.{part}"
-                for each in wanted
+                for each in targets
                 for part, _ in model.get_submodule(f"{each.name}.stored").named_parameters()
             }
 
-    def _put(self, model: Any, each: TargetLayer, held: QuantWeight) -> None:
+    def _put(self, model: Any, each: TargetLayer, weight: QuantWeight) -> None:
         layer: Any = replacement(
-            each.module, [held], self.quantization_config.dtype(), self.quantization_config.threshold
+            each.module, [weight], self.quantization_config.dtype(), self.quantization_config.threshold
         )
         if isinstance(layer, QuantLinear):
             layer.exact = True
@@ -70,7 +70,7 @@ class Quantizer(DiffusersQuantizer):
         self, model: Any, param_value: Tensor, param_name: str, state_dict: dict[str, Any], **kwargs: Any
     ) -> bool:
         """Return whether a tensor of the checkpoint is to be encoded, or a part of an encoded weight."""
-        return param_name in (self._parts if self.pre_quantized else self._wanted)
+        return param_name in (self._parts if self.pre_quantized else self._targets)
 
     def create_quantized_param(self, *args: Any, **kwargs: Any) -> Any:
         """Encodes a weight and puts its layer into the model, or takes a part of one as it was stored.
@@ -85,10 +85,10 @@ class Quantizer(DiffusersQuantizer):
             setattr(weight, part, nn.Parameter(stored.to(target_device), requires_grad=False))
             weight.dtype = kwargs.get("dtype") or weight.dtype
             return
-        each = self._wanted[param_name]
+        each = self._targets[param_name]
         check_values(param_name, stored)
-        held = QuantWeight.of(encode(stored, each.format, param_name), param_value.dtype, target_device)
-        self._put(model, each, held)
+        quantized = QuantWeight.of(encode(stored, each.format, param_name), param_value.dtype, target_device)
+        self._put(model, each, quantized)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         return model

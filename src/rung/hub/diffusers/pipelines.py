@@ -34,14 +34,14 @@ class Folder:
 
     ``networks`` are the names of the components with weights. Raises ``SoftwareMissing`` without diffusers,
     transformers or accelerate, ``BadFile`` and ``UnknownArchitecture`` for an index that names what is not there.
-    ``fetch`` brings the weights and returns their folder, where so far only the small files are in ``place``.
+    ``fetch`` brings the weights and returns their folder, where so far only the small files are in ``path``.
     """
 
-    def __init__(self, place: Path, fetch: Callable[[], Path] | None = None) -> None:
+    def __init__(self, path: Path, fetch: Callable[[], Path] | None = None) -> None:
         need_packages()
-        self.place, self._fetch = place, fetch
-        self.index = read_object(place / INDEX, SMALL)
-        where = f"{place.name}/{INDEX}"
+        self.place, self._fetch = path, fetch
+        self.index = read_object(path / INDEX, SMALL)
+        where = f"{path.name}/{INDEX}"
         self.networks = components(self.index, where)
         self.kind = _class(self.index.get("_class_name"), "diffusers", where)
         if not issubclass(self.kind, _library("diffusers").DiffusionPipeline):
@@ -53,11 +53,11 @@ class Folder:
 
     def _missing(self, where: str) -> None:
         """Raises ``BadFile`` for a component that the pipeline needs and the index or the folder lacks."""
-        wanted = inspect.signature(self.kind).parameters
+        parameters = inspect.signature(self.kind).parameters
         optional = set(getattr(self.kind, "_optional_components", ()))
         lacking = [
             name
-            for name, parameter in wanted.items()
+            for name, parameter in parameters.items()
             if name not in (*self.index, *optional) and parameter.default is inspect.Parameter.empty
         ]
         gone = [
@@ -68,7 +68,7 @@ class Folder:
         if lacking or gone:
             raise BadFile(
                 f"{self.place.name} lacks {', '.join([*lacking, *gone])}",
-                [f"{self.kind.__name__} is made of {', '.join(name for name in wanted)}"],
+                [f"{self.kind.__name__} is made of {', '.join(name for name in parameters)}"],
                 code="model-incomplete",
             )
 
@@ -97,19 +97,19 @@ class Folder:
                 ["take the pipeline that it was made from:  --format nf4"],
                 code="already-quantized",
             )
-        made: Any
+        module: Any
         with _empty(), quiet():
             try:
                 if issubclass(kind, _library("diffusers").ModelMixin):
-                    made = kind.from_config(config)  # type: ignore[attr-defined]
+                    module = kind.from_config(config)  # type: ignore[attr-defined]
                 else:
-                    made = kind._from_config(kind.config_class.from_dict(config))  # type: ignore[attr-defined]
+                    module = kind._from_config(kind.config_class.from_dict(config))  # type: ignore[attr-defined]
             except Exception as error:  # other people's code on a configuration that may say anything
                 text = " ".join(str(error).split())[:200]
                 raise BadFile(f"{name}/config.json cannot be built: {type(error).__name__}: {text}") from error
-        if hasattr(made, "tie_weights"):
-            made.tie_weights()  # what the network has twice is one weight; not in the block, which makes two of it
-        result: nn.Module = made.eval()
+        if hasattr(module, "tie_weights"):
+            module.tie_weights()  # what the network has twice is one weight; not in the block, which makes two of it
+        result: nn.Module = module.eval()
         return result
 
     def _kind(self, name: str) -> type[nn.Module]:
@@ -124,15 +124,15 @@ class Folder:
 
         It believes to run on ``device``, and says its steps to ``progress``.
         """
-        given: dict[str, Any] = dict(stand_ins)
+        components: dict[str, Any] = dict(stand_ins)
         for name, entry in self.index.items():
-            if name.startswith("_") or name in given:
+            if name.startswith("_") or name in components:
                 continue
-            given[name] = self._small(name, entry) if isinstance(entry, list) else entry
+            components[name] = self._small(name, entry) if isinstance(entry, list) else entry
         accepted = inspect.signature(self.kind).parameters
         kind = _named_like(self.kind, _execution_device=device, progress_bar=progress)
         with quiet():
-            return kind(**{name: value for name, value in given.items() if name in accepted})
+            return kind(**{name: value for name, value in components.items() if name in accepted})
 
     def _small(self, name: str, entry: list[Any]) -> Any:
         """A tokenizer, scheduler or processor; None where the index says so."""
@@ -168,13 +168,14 @@ def _performed(original: Any, name: str, method: str, perform: Perform) -> Any:
 
 def _named_like(kind: type, **members: Any) -> Any:
     """A subclass that goes by the name of its base; what is no function becomes a property."""
-    made = {
-        key: value if callable(value) else property(functools.partial(_given, value)) for key, value in members.items()
+    candidates = {
+        key: value if callable(value) else property(functools.partial(_unchanged, value))
+        for key, value in members.items()
     }
-    return type(kind.__name__, (kind,), {"__module__": kind.__module__, **made})
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, **candidates})
 
 
-def _given(value: Any, _: object) -> Any:
+def _unchanged(value: Any, _: object) -> Any:
     return value
 
 
@@ -246,11 +247,11 @@ def _empty() -> Any:
 def quiet() -> Iterator[None]:
     """Without the warnings of the libraries about configurations, which matter to nobody here."""
     loggers = [_library(name).utils.logging for name in ("diffusers", "transformers")]
-    told = [logger.get_verbosity() for logger in loggers]
+    levels = [logger.get_verbosity() for logger in loggers]
     for logger in loggers:
         logger.set_verbosity_error()
     try:
         yield
     finally:
-        for logger, level in zip(loggers, told, strict=True):
+        for logger, level in zip(loggers, levels, strict=True):
             logger.set_verbosity(level)

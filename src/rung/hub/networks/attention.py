@@ -77,12 +77,12 @@ def attend(
     16 bits, for many up to twice. All else is torch's.
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    tokens, held = query.shape[2], key.shape[2]
-    seen = attention_mask is None and (causal or tokens == 1)
-    if seen and len(query) == 1 and key.shape == value.shape and not _more(options):
+    tokens, keys = query.shape[2], key.shape[2]
+    causal_only = attention_mask is None and (causal or tokens == 1)
+    if causal_only and len(query) == 1 and key.shape == value.shape and not _more(options):
         return _climbed(query, key, value, scaling), None
-    if seen and 1 < tokens < held:  # torch would take the first keys for all of them
-        attention_mask = visible(tokens, held, held - tokens, None, query.device)[None, None]
+    if causal_only and 1 < tokens < keys:  # torch would take the first keys for all of them
+        attention_mask = visible(tokens, keys, keys - tokens, None, query.device)[None, None]
     found: tuple[Tensor, None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
     )
@@ -109,6 +109,6 @@ def use(network: nn.Module) -> None:
     a warning where it cannot."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, mask)
-    told: Any = network
-    if told.config._attn_implementation == "sdpa":
-        told.set_attn_implementation(NAME)
+    configured: Any = network
+    if configured.config._attn_implementation == "sdpa":
+        configured.set_attn_implementation(NAME)

@@ -42,14 +42,14 @@ def fed(module: torch.nn.Module, tokens: int, batch: int) -> tuple[torch.nn.Modu
     accepted = inspect.signature(module.forward).parameters
     if hasattr(module, "main_input_name") and hasattr(module, "can_generate"):
         return module, _transformers(module, accepted, tokens, batch)
-    sizes, given = _Sizes(module, tokens, batch), {}
+    sizes, inputs = _Sizes(module, tokens, batch), {}
     for name, parameter in accepted.items():
         value = getattr(sizes, name, None)
         if value is not None:
-            given[name] = value() if callable(value) else value
+            inputs[name] = value() if callable(value) else value
         elif parameter.default is inspect.Parameter.empty:
             raise _unknown(module, name)
-    return module, {name: value for name, value in given.items() if value is not None}
+    return module, {name: value for name, value in inputs.items() if value is not None}
 
 
 def _unknown(module: torch.nn.Module, name: str) -> CannotTrace:
@@ -61,32 +61,32 @@ def _unknown(module: torch.nn.Module, name: str) -> CannotTrace:
 
 def _transformers(module: Any, accepted: Any, tokens: int, batch: int) -> dict[str, Any]:
     config = module.config
-    seen = getattr(config, "vision_config", None) or config
+    vision = getattr(config, "vision_config", None) or config
     text = config.get_text_config()
     most = getattr(text, "max_position_embeddings", None) or tokens
     words = torch.zeros(batch, min(tokens, most), dtype=torch.long, device="cpu")
     name = module.main_input_name
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if name == "input_ids":
-        given[name] = words
+        inputs[name] = words
         if "return_loss" in accepted and "pixel_values" in accepted:  # CLIP and its like see both
-            given["pixel_values"] = _pictures(seen, batch, dtype)
+            inputs["pixel_values"] = _pictures(vision, batch, dtype)
     elif name == "pixel_values":
-        given[name] = _pictures(seen, batch, dtype)
+        inputs[name] = _pictures(vision, batch, dtype)
     elif name == "input_features":
         frames = 2 * getattr(config, "max_source_positions", tokens)
-        given[name] = _empty(batch, getattr(config, "num_mel_bins", 80), frames, dtype=dtype)
+        inputs[name] = _empty(batch, getattr(config, "num_mel_bins", 80), frames, dtype=dtype)
     elif name == "input_values":
-        given[name] = _empty(batch, _SPEECH, dtype=dtype)
+        inputs[name] = _empty(batch, _SPEECH, dtype=dtype)
     else:
         raise _unknown(module, name)
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
         limit = getattr(config, "max_target_positions", None) or tokens
-        given["decoder_input_ids"] = words[:, :limit]
+        inputs["decoder_input_ids"] = words[:, :limit]
     if "use_cache" in accepted:
-        given["use_cache"] = False
-    return given
+        inputs["use_cache"] = False
+    return inputs
 
 
 def _pictures(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
@@ -143,8 +143,8 @@ class _Sizes:
 
     def encoder_attention_mask(self) -> torch.Tensor | None:
         """Which words of the text count: all of them."""
-        wanted = self._class.startswith("LTX")
-        return _empty(self._batch, self._tokens, dtype=self._dtype) if wanted else None
+        needed = self._class.startswith("LTX")
+        return _empty(self._batch, self._tokens, dtype=self._dtype) if needed else None
 
     def pooled_projections(self) -> torch.Tensor | None:
         """The text as one vector."""

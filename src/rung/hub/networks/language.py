@@ -72,9 +72,9 @@ def card_of_network(folder: Path, why: str) -> NetworkCard:
         from rung.hub.quantized_layout import as_stored
 
         tensors = as_stored(found, tensors, files, described, where)
-    held = tuple(tensor if tensor.source else _held(found, tensor) for tensor in tensors)
+    with_sources = tuple(tensor if tensor.source else _as_quantized(found, tensor) for tensor in tensors)
     ends, bos = getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None)
-    return network_card(folder, replace(component, tensors=held), type(found).__name__, why, ends, bos)
+    return network_card(folder, replace(component, tensors=with_sources), type(found).__name__, why, ends, bos)
 
 
 def _apart(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
@@ -87,7 +87,7 @@ def _apart(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Mappi
     return rest, described
 
 
-def _held(module: nn.Module, tensor: Stored) -> Stored:
+def _as_quantized(module: nn.Module, tensor: Stored) -> Stored:
     """The tensor as rung's layers hold it; with the role of a table where they do not."""
     if len(tensor.shape) < 2:
         return tensor
@@ -111,19 +111,19 @@ def write_tokenizer(folder: Path, target: Path) -> Path:
         raise BadFile(
             f"{folder.name} has no tokenizer", [f"transformers finds none either: {text}"], code="model-incomplete"
         ) from error
-    made = target / "tokenizer.json"
-    if not made.is_file() or len(found) <= len(found.all_special_tokens):  # it makes an empty one of nothing
+    written = target / "tokenizer.json"
+    if not written.is_file() or len(found) <= len(found.all_special_tokens):  # it makes an empty one of nothing
         raise BadFile(
             f"{folder.name} has no tokenizer", ["nor files that transformers makes one of"], code="model-incomplete"
         )
-    return made
+    return written
 
 
-def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, place: torch.device) -> nn.Module:
-    """The network ``kind`` of transformers with its weights, computing in ``dtype`` on ``place``.
+def read(folder: Path, kind: str, weight_formats: Mapping[str, Format], dtype: str, target: torch.device) -> nn.Module:
+    """The network ``kind`` of transformers with its weights, computing in ``dtype`` on ``target``.
 
-    ``wanted`` has the formats of weights by the names of their parameters; layers of other weights, and those in
-    ``dtype``, are torch's own. Of a quantized folder they are those of the weights that it holds quantized.
+    ``weight_formats`` has the formats of weights by the names of their parameters; layers of other weights, and
+    those in ``dtype``, are torch's own. Of a quantized folder they are those of the weights that it holds quantized.
     Raises ``BadFile``, also where the folder lacks weights.
     """
     from rung.hub import transformers as ours  # makes rung known to transformers
@@ -132,30 +132,30 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     empty: Any = module_of({**values, "architectures": [kind]}, folder.name)
     # transformers reads it with rung by itself
     own = bool(described) and method_of(described or {}, folder.name) == OWN
-    at = "cpu" if described else str(place)  # a card would hold what is stored beside what is made of it
+    at = "cpu" if described else str(target)  # a card would hold what is stored beside what is made of it
     options: dict[str, Any] = {"dtype": TORCH_DTYPE[dtype], "device_map": {"": at}, "use_safetensors": True}
     if described and not own:
         from rung.hub.quantized_layout import ReadConfig
 
-        options |= {"config": empty.config, "quantization_config": ReadConfig(described, folder.name, wanted)}
+        options |= {"config": empty.config, "quantization_config": ReadConfig(described, folder.name, weight_formats)}
     # a single row of 16 bits takes torch on a processor up to twice the time of rung's layers
-    elif not described and (held := _config(empty, wanted, "f32" if place.type == "cpu" else dtype)):
-        options["quantization_config"] = ours.QuantizationConfig(**held)
-    network = _load(folder, kind, options, place)
+    elif not described and (config := _config(empty, weight_formats, "f32" if target.type == "cpu" else dtype)):
+        options["quantization_config"] = ours.QuantizationConfig(**config)
+    network = _load(folder, kind, options, target)
     if own:
-        _convert(network, wanted)
-    read: nn.Module = network.eval().requires_grad_(False).to(place)
+        _convert(network, weight_formats)
+    read: nn.Module = network.eval().requires_grad_(False).to(target)
     return read
 
 
-def _load(folder: Path, kind: str, options: Mapping[str, Any], place: torch.device) -> nn.Module:
+def _load(folder: Path, kind: str, options: Mapping[str, Any], target: torch.device) -> nn.Module:
     """Return the network as transformers reads it, with all of its weights. Raise ``BadFile``."""
     library = importlib.import_module("transformers")
-    made: Any = getattr(library, kind)
+    network_class: Any = getattr(library, kind)
     try:
         with _reading, _silent(library), _sparing(folder):
-            network, found = made.from_pretrained(folder, output_loading_info=True, **options)
-            if place.type == "cpu":
+            network, found = network_class.from_pretrained(folder, output_loading_info=True, **options)
+            if target.type == "cpu":
                 _attention().use(network)
     except (RungError, MemoryError, torch.OutOfMemoryError):
         raise
@@ -169,22 +169,24 @@ def _load(folder: Path, kind: str, options: Mapping[str, Any], place: torch.devi
     return loaded
 
 
-def _convert(network: nn.Module, wanted: Mapping[str, Format]) -> None:
+def _convert(network: nn.Module, weight_formats: Mapping[str, Format]) -> None:
     """Brings what layers of rung's hold into those formats, one weight after the other."""
-    places: dict[nn.Module, list[str]] = {}  # several where a head is its embedding
-    for place, layer in network.named_modules(remove_duplicate=False):
+    names: dict[nn.Module, list[str]] = {}  # several where a head is its embedding
+    for layer_name, layer in network.named_modules(remove_duplicate=False):
         if isinstance(layer, QuantWeight):
-            places.setdefault(layer, []).append(place)
-    while places:
-        weight, several = places.popitem()
+            names.setdefault(layer, []).append(layer_name)
+    while names:
+        weight, several = names.popitem()
         assert isinstance(weight, QuantWeight)
-        chosen = next((wanted[name] for name in map(parameter_of, several) if name in wanted), weight.format)
+        chosen = next(
+            (weight_formats[name] for name in map(parameter_of, several) if name in weight_formats), weight.format
+        )
         if chosen == weight.format:
             continue
-        made = formats.convert(weight.encoded(), chosen, several[0], torch.get_num_threads())
-        held = QuantWeight.of(made, weight.dtype)
-        for place in several:
-            put(network, place, held)
+        encoded = formats.convert(weight.encoded(), chosen, several[0], torch.get_num_threads())
+        weight_of_format = QuantWeight.of(encoded, weight.dtype)
+        for layer_name in several:
+            put(network, layer_name, weight_of_format)
         give_back(weight.parameters())
 
 
@@ -200,21 +202,21 @@ def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> Non
         )
 
 
-def _config(module: nn.Module, wanted: Mapping[str, Format], plain: str) -> dict[str, Any]:
+def _config(module: nn.Module, weight_formats: Mapping[str, Format], plain: str) -> dict[str, Any]:
     """The arguments of ``QuantizationConfig`` for these formats; none where torch's, in ``plain``, hold every layer."""
     layers = target_layers(module, Choice.named("int8", embeddings="int8"))
     # by the parameters themselves: a head that is an embedding has no name of its own among them
-    held_in = {id(value): wanted[name] for name, value in module.named_parameters() if name in wanted}
+    format_of = {id(value): weight_formats[name] for name, value in module.named_parameters() if name in weight_formats}
     chosen: dict[str, Format] = {}
     for layer in layers:
         matrix = layer.module.weight if kind_of(layer.module) != "experts" else layer.module.gate_up_proj
-        found = held_in.get(id(matrix))
+        found = format_of.get(id(matrix))
         if found is not None and found.name != plain:
             chosen[layer.name] = found
     if not chosen:
         return {}
-    held = [one.name for one in chosen.values()]
-    most = max(held, key=held.count)
+    names = [one.name for one in chosen.values()]
+    most = max(names, key=names.count)
     return {
         "format": most,
         "skip": [layer.name for layer in layers if layer.name not in chosen],
@@ -253,13 +255,13 @@ def _sparing(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _silent(library: Any) -> Iterator[None]:
     """Without the library's warnings and bars about how it loads."""
-    told, bars = library.logging.get_verbosity(), library.logging.is_progress_bar_enabled()
+    verbosity, bars = library.logging.get_verbosity(), library.logging.is_progress_bar_enabled()
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
     try:
         yield
     finally:
-        library.logging.set_verbosity(told)
+        library.logging.set_verbosity(verbosity)
         if bars:
             library.logging.enable_progress_bar()
 
@@ -267,8 +269,8 @@ def _silent(library: Any) -> Iterator[None]:
 class Kept:
     """A network with what it keeps of the tokens so far: keys and values, or a state."""
 
-    def __init__(self, network: nn.Module, place: torch.device, context: int) -> None:
-        self.network, self._place, self._context = network, place, context
+    def __init__(self, network: nn.Module, target: torch.device, context: int) -> None:
+        self.network, self._device, self._context = network, target, context
         accepted = inspect.signature(network.forward).parameters
         self._name = next((name for name in _KEPT if name in accepted), None)
         self._last = "logits_to_keep" in accepted
@@ -280,10 +282,10 @@ class Kept:
 
     def forget(self) -> None:
         """As if no token had been read."""
-        made = None
+        fresh = None
         if self._name == _KEPT[0]:
-            made = _attention().with_rows(_caches().DynamicCache(config=self.network.config), self._context)
-        self._kept, self.ids = made, []
+            fresh = _attention().with_rows(_caches().DynamicCache(config=self.network.config), self._context)
+        self._kept, self.ids = fresh, []
 
     def at_once(self, most: int) -> int:
         """How many tokens a call may have now, ``most`` where it may be any number; 0: all that there are.
@@ -299,14 +301,14 @@ class Kept:
     def forward(self, ids: Sequence[int], each: bool = False) -> Tensor:
         """Logits [1, vocabulary] f32 after the last of ``ids``, which follow those before; ``each``: a row for each."""
         before = self.ids if self._name is None else []
-        given = torch.tensor([[*before, *ids]], device=self._place)
+        input_ids = torch.tensor([[*before, *ids]], device=self._device)
         options: dict[str, Any] = {"use_cache": self._name is not None}
         if self._kept is not None and self._name is not None:
             options[self._name] = self._kept
         if self._last and not each:
             options["logits_to_keep"] = 1
         with torch.inference_mode():
-            found = self.network(input_ids=given, **options)
+            found = self.network(input_ids=input_ids, **options)
         self._kept = getattr(found, self._name, None) if self._name is not None else None
         if self._kept is None:  # it keeps nothing after all
             self._name = None
@@ -315,9 +317,9 @@ class Kept:
         return rows.float().cpu()
 
 
-def _with_own_strides(head: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _with_own_strides(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The last row of several has the strides of all, for which torch lays a head of 16 bits out anew: a copy of it."""
-    return (given[0].clone(memory_format=torch.contiguous_format), *given[1:])
+    return (inputs[0].clone(memory_format=torch.contiguous_format), *inputs[1:])
 
 
 def _caches() -> Any:

@@ -85,31 +85,33 @@ def _transformers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
         facts = ["it brings code of its own, and rung runs no code of models"] if "auto_map" in values else []
         raise UnknownArchitecture(f"{where} is of the type {kind[:60]!r}, which {_named(library)} does not know", facts)
     classes = values.get("architectures") or []
-    told = library.logging.get_verbosity()
+    verbosity = library.logging.get_verbosity()
     library.logging.set_verbosity_error()  # it warns of tokens that no tokenizer has, and more that matters to no trace
     try:
         config = library.CONFIG_MAPPING[kind].from_dict(dict(values))
         if getattr(config.get_text_config(), "num_hidden_layers", None) == 0:
             raise BadFile(f"{where} describes a model without a layer")
-        made = next((getattr(library, name) for name in classes if hasattr(library, str(name))), None)
-        result: torch.nn.Module = made._from_config(config) if made else library.AutoModel.from_config(config)
+        network_class = next((getattr(library, name) for name in classes if hasattr(library, str(name))), None)
+        result: torch.nn.Module = (
+            network_class._from_config(config) if network_class else library.AutoModel.from_config(config)
+        )
         return result
     except RungError:
         raise
     except Exception as error:  # other people's code on a configuration that may say anything
         raise _refused(library, where, error) from error
     finally:
-        library.logging.set_verbosity(told)
+        library.logging.set_verbosity(verbosity)
 
 
 def _diffusers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
     library = _library("diffusers")
     name = str(values["_class_name"])
-    made: Any = getattr(library, name, None) if name.isidentifier() else None
-    if not (isinstance(made, type) and issubclass(made, library.ModelMixin)):
+    network_class: Any = getattr(library, name, None) if name.isidentifier() else None
+    if not (isinstance(network_class, type) and issubclass(network_class, library.ModelMixin)):
         raise UnknownArchitecture(f"{where} is of the class {name[:60]!r}, which {_named(library)} does not have")
     try:
-        result: torch.nn.Module = cast(Any, made).from_config(dict(values))
+        result: torch.nn.Module = cast(Any, network_class).from_config(dict(values))
         return result
     except RungError:
         raise

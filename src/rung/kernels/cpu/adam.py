@@ -54,15 +54,15 @@ def step(words, thread, threads):
         if begin >= blocks:
             break
         for block in range(begin, min(begin + chunk, blocks)):
-            for place in range(0, 4 * period, 64):
-                at = 4 * period * block + place
+            for offset in range(0, 4 * period, 64):
+                at = 4 * period * block + offset
                 g = load(w[_GRADIENT] + at)
                 m = multiply_add(old_first, load(w[_FIRST] + at), multiply(new_first, g))
                 v = multiply_add(old_second, load(w[_SECOND] + at), multiply(new_second, multiply(g, g)))
                 low = add(multiply(square_root(v), root), epsilon)
                 store(w[_FIRST] + at, m)
                 store(w[_SECOND] + at, v)
-                moved = divide(multiply(load(rates + place), m), low)
+                moved = divide(multiply(load(rates + offset), m), low)
                 store(w[_VALUES] + at, subtract(load(w[_VALUES] + at), moved))
     if thread == 0:  # what is left of a period
         values, gradient, table = floats(w[_VALUES]), floats(w[_GRADIENT]), floats(rates)

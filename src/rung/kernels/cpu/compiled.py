@@ -202,12 +202,12 @@ def per_level(make: Callable[P, Kernel]) -> Callable[P, Kernel]:
     """Keep what a function makes by its arguments and by the level of CPU instructions that it is made for."""
 
     @functools.cache
-    def made(level: str, *arguments: Any) -> Kernel:
+    def kernel_of(level: str, *arguments: Any) -> Kernel:
         return make(*arguments)
 
     @functools.wraps(make)
     def kept(*arguments: Any) -> Kernel:
-        return made(target.level().name, *arguments)
+        return kernel_of(target.level().name, *arguments)
 
     return kept  # type: ignore[return-value]
 

@@ -109,9 +109,9 @@ def run(function: int, words: Sequence[int], threads: int) -> None:
         TEAMS.of(threads).run(Program.of([(function, np.array(words, np.int64))]))
         return
     start, number, _ = found
-    given = array("q", (number, function, 0, threads, *words))
-    address = given.buffer_info()[0]
-    given[2] = address + 4 * given.itemsize
+    arguments = array("q", (number, function, 0, threads, *words))
+    address = arguments.buffer_info()[0]
+    arguments[2] = address + 4 * arguments.itemsize
     start(enter.address, address, threads, 0)
 
 

@@ -139,12 +139,12 @@ def use_level(name: str) -> None:
 def limit() -> str:
     """Return the level that limits what is compiled: the lower of the user's and that of ``use_level``, or an empty
     string."""
-    asked = CPU_LEVEL.read()
-    if not asked or not _proved:
-        return asked or _proved
+    requested = CPU_LEVEL.read()
+    if not requested or not _proved:
+        return requested or _proved
     from rung.kernels.isa.levels import named
 
-    return min(asked, _proved, key=lambda name: named(name).rank)
+    return min(requested, _proved, key=lambda name: named(name).rank)
 
 
 def check_limit() -> None:
@@ -249,7 +249,7 @@ def _compile_for(cpu: str | None, features: str) -> None:
 def capabilities() -> dict[str, bool]:
     """Each capability of ``ISA`` and whether compiled code may use it."""
     there = features()
-    return {name: there.issuperset(wanted) for name, wanted in ISA.items()}
+    return {name: there.issuperset(needed) for name, needed in ISA.items()}
 
 
 @functools.cache
@@ -258,12 +258,12 @@ def sources_hash() -> str:
 
     Numba looks only at the file of a function, not at the modules whose instructions it uses.
     """
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
-        made.update(path.read_bytes())
+        digest.update(path.read_bytes())
     for package in ("numba", "llvmlite"):
-        made.update(importlib.metadata.version(package).encode())
-    return made.hexdigest()[:16]
+        digest.update(importlib.metadata.version(package).encode())
+    return digest.hexdigest()[:16]
 
 
 @functools.cache
@@ -305,12 +305,12 @@ def _kernels() -> Path:
 @functools.cache
 def _temporary() -> Path:
     """A folder that is gone with the process that made it, which may be the parent of this one."""
-    given = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
-    if given.name.startswith(_TEMPORARY) and _writable(given):
-        return given
-    made = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    inherited = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
+    if inherited.name.startswith(_TEMPORARY) and _writable(inherited):
+        return inherited
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _drop_damaged(folder: Path) -> None:

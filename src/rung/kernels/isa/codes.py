@@ -77,16 +77,16 @@ def turn(b, out, address, stride):
     """Writes 16 x 16 float32 to ``out``, of which column k lies at ``address + k * stride``."""
     rows = [load(b, b.add(address, b.mul(stride, I64(k))), F32S) for k in range(LANES)]
     for step in (8, 4, 2, 1):
-        made = list(rows)
+        result = list(rows)
         for k in range(LANES):
             if k & step:
                 continue
             x, y = rows[k], rows[k | step]
             low = [lane if not lane & step else LANES + (lane ^ step) for lane in range(LANES)]
             high = [lane | step if not lane & step else LANES + lane for lane in range(LANES)]
-            made[k] = b.shuffle_vector(x, y, constant(I32S, low))
-            made[k | step] = b.shuffle_vector(x, y, constant(I32S, high))
-        rows = made
+            result[k] = b.shuffle_vector(x, y, constant(I32S, low))
+            result[k | step] = b.shuffle_vector(x, y, constant(I32S, high))
+        rows = result
     for k, row in enumerate(rows):
         store(b, b.add(out, I64(BYTES * k)), row)
 
@@ -169,5 +169,5 @@ def add_distance(b, sums, x, y):
 @instruction(VOID, INT, f64x16)
 def store_sum(b, address, sums):
     """The sum of the lanes as one float64."""
-    made = call(b, "llvm.vector.reduce.fadd.v16f64", DOUBLE, [DOUBLE(-0.0), sums], ("reassoc",))
-    store(b, address, made)
+    summed = call(b, "llvm.vector.reduce.fadd.v16f64", DOUBLE, [DOUBLE(-0.0), sums], ("reassoc",))
+    store(b, address, summed)

@@ -168,9 +168,9 @@ def larger(b, x, y):
 
 
 def _reduce(b: ir.IRBuilder, name: str, values: list[ir.Value]) -> ir.Value:
-    made = call(b, name, F32, values)
-    made.fastmath.add("reassoc")
-    return made
+    result = call(b, name, F32, values)
+    result.fastmath.add("reassoc")
+    return result
 
 
 @instruction(FLOAT, f32x16)
@@ -330,16 +330,16 @@ def call_eight(b, address, a0, a1, a2, a3, a4, a5, a6, a7):
     _jump(b, address, [a0, a1, a2, a3, a4, a5, a6, a7])
 
 
-def _calling(count: int, given: tuple[int, ...]) -> Any:
+def _calling(count: int, numbers: tuple[int, ...]) -> Any:
     """Calls the C function of ``count`` int64 at an address with words from memory, some of them replaced."""
 
     def emit(b, address, words, values):
         every = [_load(b, b.add(words, I64(8 * index)), I64) for index in range(count)]
-        for place, value in zip(given, values, strict=True):
-            every[place] = value
+        for slot, value in zip(numbers, values, strict=True):
+            every[slot] = value
         _jump(b, address, every)
 
-    if len(given) == 2:
+    if len(numbers) == 2:
 
         @instruction(VOID, INT, INT, INT, INT)
         def call_words(b, address, words, first, second):

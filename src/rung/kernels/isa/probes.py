@@ -35,11 +35,11 @@ class _BFloat(ir.types.Type):
 
 def _kernel(emit: Callable[..., Any]) -> Any:
     """A compiled function (out, x, y, z: addresses) around one instruction."""
-    made = instruction(VOID, INT, INT, INT, INT)(emit)
+    compiled = instruction(VOID, INT, INT, INT, INT)(emit)
 
     @njit("void(int64, int64, int64, int64)")
     def kernel(out: int, x: int, y: int, z: int) -> None:
-        made(out, x, y, z)
+        compiled(out, x, y, z)
 
     return kernel
 
@@ -48,7 +48,7 @@ def _of(name: str, result: ir.Type, *arguments: ir.Type, cast: tuple[ir.Type, ..
     """A kernel that loads the arguments from x, y, z, calls the LLVM intrinsic and stores the result."""
 
     def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
-        values = [load(b, place, kind) for place, kind in zip((x, y, z), arguments, strict=False)]
+        values = [load(b, address, kind) for address, kind in zip((x, y, z), arguments, strict=False)]
         if cast:
             values = [b.bitcast(value, kind) for value, kind in zip(values, cast, strict=True)]
         store(b, out, call(b, name, result, values))
@@ -68,9 +68,9 @@ _ORDER16 = _RANDOM.permutation(16).astype(np.int32)
 
 
 def _run(kernel: Any, out: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
-    places = [np.ascontiguousarray(array) for array in inputs]
-    places += [out] * (3 - len(places))
-    kernel(out.ctypes.data, *(array.ctypes.data for array in places))
+    arrays = [np.ascontiguousarray(array) for array in inputs]
+    arrays += [out] * (3 - len(arrays))
+    kernel(out.ctypes.data, *(array.ctypes.data for array in arrays))
     return out
 
 
@@ -223,9 +223,9 @@ def _wrong_sums(largest: int, bytewide: bool) -> str:
     x = _RANDOM.integers(-127, 128, (3, 8, 4), dtype=np.int8)
     stored[1:], x[1], x[2] = (255 if bytewide else largest), 127, -127
     stored[2] = 0 if bytewide else largest
-    for each, given in zip(stored, x, strict=True):
-        got = _run(kernel, np.zeros(16, np.int32), each, given)
-        expected = ((each.astype(np.int64) - 128 * signed) * given[:, None].astype(np.int64)).sum(axis=(0, 2))
+    for each, activations in zip(stored, x, strict=True):
+        got = _run(kernel, np.zeros(16, np.int32), each, activations)
+        expected = ((each.astype(np.int64) - 128 * signed) * activations[:, None].astype(np.int64)).sum(axis=(0, 2))
         if not np.array_equal(got, expected):
             return f"sums of products of codes up to {largest} are wrong"
     return ""

@@ -308,9 +308,9 @@ def _take(b: ir.IRBuilder, x: ir.Value, order: list[int]) -> ir.Value:
 
 def _store_from_memory(b: ir.IRBuilder, address: ir.Value, codes: ir.Value, values: ir.Value) -> None:
     """Read value after value from a copy in memory, where no instruction looks anything up."""
-    width, place = _width(values), alloca_once(b, values.type)
-    b.store(values, place)
-    table, kind = b.ptrtoint(place, I64), ir.IntType(8 * width)
+    width, slot = _width(values), alloca_once(b, values.type)
+    b.store(values, slot)
+    table, kind = b.ptrtoint(slot, I64), ir.IntType(8 * width)
     for k in range(_CODES):
         code = b.zext(b.extract_element(codes, I32(k)), I64)
         for half, index in enumerate((b.lshr(code, I64(4)), b.and_(code, I64(15)))):

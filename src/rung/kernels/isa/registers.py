@@ -96,20 +96,20 @@ def load_first_f32(b, address, count):
     """The first ``count`` of 16 float32, zeros after them; reads nothing beyond."""
     if not target.level().masks:
         return _load_in_order(b, address, count)
-    place, mask = pointer(b, address, F32S), _first(b, count)
-    return call(b, "llvm.masked.load.v16f32.p0", F32S, _masked(place, mask, constant(F32S, 0.0)))
+    source, mask = pointer(b, address, F32S), _first(b, count)
+    return call(b, "llvm.masked.load.v16f32.p0", F32S, _masked(source, mask, constant(F32S, 0.0)))
 
 
 def _load_in_order(b, address, count):
     """All at once where 16 are there, else one after the other."""
-    place = alloca_once_value(b, constant(F32S, 0.0))
+    slot = alloca_once_value(b, constant(F32S, 0.0))
     with b.if_else(b.icmp_signed(">=", count, I64(LANES))) as (whole, some):
         with whole:
-            b.store(load(b, address, F32S), place)
+            b.store(load(b, address, F32S), slot)
         with some, for_range(b, b.select(b.icmp_signed(">", count, I64(0)), count, I64(0))) as loop:
             value = load(b, b.add(address, b.mul(loop.index, I64(4))), F32)
-            b.store(b.insert_element(b.load(place), value, b.trunc(loop.index, I32)), place)
-    return b.load(place)
+            b.store(b.insert_element(b.load(slot), value, b.trunc(loop.index, I32)), slot)
+    return b.load(slot)
 
 
 def _store_in_order(b, address, value, count):
@@ -123,9 +123,9 @@ def _store_in_order(b, address, value, count):
             store(b, b.add(address, b.mul(loop.index, I64(size))), one)
 
 
-def _masked(place, mask, rest):
+def _masked(source, mask, rest):
     """Arguments of a masked load: LLVM 22 made the alignment an attribute."""
-    return [place, mask, rest] if LLVM_VERSION >= (22,) else [place, I32(4), mask, rest]
+    return [source, mask, rest] if LLVM_VERSION >= (22,) else [source, I32(4), mask, rest]
 
 
 @instruction(VOID, INT, f32x16, INT)
@@ -134,9 +134,9 @@ def store_first_f32(b, address, value, count):
     if not target.level().masks:
         _store_in_order(b, address, value, count)
         return
-    place, mask = pointer(b, address, F32S), _first(b, count)
-    given = [value, place, mask] if LLVM_VERSION >= (22,) else [value, place, I32(4), mask]
-    call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), given)
+    target_pointer, mask = pointer(b, address, F32S), _first(b, count)
+    arguments = [value, target_pointer, mask] if LLVM_VERSION >= (22,) else [value, target_pointer, I32(4), mask]
+    call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), arguments)
 
 
 @instruction(VOID, INT, f32x16, INT)
@@ -155,9 +155,9 @@ def _store_first_words(b, address, words, count):
     if not target.level().masks:
         _store_in_order(b, address, words, count)
         return
-    place, mask = pointer(b, address, WORDS16), _first(b, count)
-    given = [words, place, mask] if LLVM_VERSION >= (22,) else [words, place, I32(2), mask]
-    call(b, "llvm.masked.store.v16i16.p0", ir.VoidType(), given)
+    target_pointer, mask = pointer(b, address, WORDS16), _first(b, count)
+    arguments = [words, target_pointer, mask] if LLVM_VERSION >= (22,) else [words, target_pointer, I32(2), mask]
+    call(b, "llvm.masked.store.v16i16.p0", ir.VoidType(), arguments)
 
 
 @instruction(VOID, INT, i32x16)
@@ -174,11 +174,11 @@ def store_activations(b, codes, tile, row, half, value):
     if wide > LANES:
         store(b, b.add(codes, b.add(b.mul(row, I64(32)), b.mul(half, I64(LANES)))), narrow)
         return
-    place = b.add(codes, b.add(b.mul(row, I64(wide)), b.mul(b.mul(half, tile), I64(LANES))))
+    address = b.add(codes, b.add(b.mul(row, I64(wide)), b.mul(b.mul(half, tile), I64(LANES))))
     step = b.mul(tile, I64(wide))
     for piece in products.split(b, b.bitcast(narrow, ir.VectorType(I32, LANES // 4)), wide // 4):
-        store(b, place, piece)
-        place = b.add(place, step)
+        store(b, address, piece)
+        address = b.add(address, step)
 
 
 # ---- the same value in every lane
@@ -345,5 +345,5 @@ def _bf16(b, values):
     bits = b.bitcast(values, I32S)
     odd = b.and_(b.lshr(bits, constant(I32S, 16)), constant(I32S, 1))
     rounded = b.lshr(b.add(b.add(bits, constant(I32S, 0x7FFF)), odd), constant(I32S, 16))
-    held = b.select(b.fcmp_unordered("uno", values, values), constant(I32S, 0x7FC0), rounded)
-    return b.trunc(held, WORDS16)
+    chosen = b.select(b.fcmp_unordered("uno", values, values), constant(I32S, 0x7FC0), rounded)
+    return b.trunc(chosen, WORDS16)

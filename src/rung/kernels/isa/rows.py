@@ -77,12 +77,12 @@ def dot(typing_context, query, key, size, scale, out, kind):
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
         query, key, size, scale, out = values[:5]
-        place = alloca_once_value(b, constant(v.F32S, 0.0))
+        slot = alloca_once_value(b, constant(v.F32S, 0.0))
         with for_range(b, b.sdiv(size, I64(v.LANES))) as loop:
             k = _read(b, b.add(key, b.mul(loop.index, I64(v.LANES * _width(kind)))), kind)
             q = v.load.emit(b, b.add(query, b.mul(loop.index, I64(v.BYTES))))
-            b.store(v.multiply_add.emit(b, k, q, b.load(place)), place)
-        write(b, out, b.fmul(v.total.emit(b, b.load(place)), scale))
+            b.store(v.multiply_add.emit(b, k, q, b.load(slot)), slot)
+        write(b, out, b.fmul(v.total.emit(b, b.load(slot)), scale))
         return context.get_dummy_value()
 
     return VOID(INT, INT, INT, types.float32, INT, kind), generate
@@ -111,9 +111,9 @@ def dots(typing_context, query, apart, key, stride, size, scale, out, row, kind,
             for head in range(count):
                 q = v.load.emit(b, b.add(at, b.mul(apart, I64(head))))
                 for number, values_of_key in enumerate(rows):
-                    place = sums[head * keys + number]
-                    b.store(v.multiply_add.emit(b, values_of_key, q, b.load(place)), place)
-        products = v.totals.emit(b, *[b.load(place) for place in sums])
+                    slot = sums[head * keys + number]
+                    b.store(v.multiply_add.emit(b, values_of_key, q, b.load(slot)), slot)
+        products = v.totals.emit(b, *[b.load(slot) for slot in sums])
         products = b.fmul(products, v.spread.emit(b, scale))
         for head in range(count):
             lanes = constant(ir.VectorType(I32, keys), range(head * keys, (head + 1) * keys))
@@ -140,10 +140,10 @@ def mix(typing_context, value, stride, weights, row, count, out, apart, ahead, k
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
         value, stride, weights, row, count, out, apart, ahead = values[:8]
-        places = [
+        addresses = [
             plus(b, b.add(out, b.mul(apart, I64(head))), v.BYTES * j) for head in range(queries) for j in range(wide)
         ]
-        sums = [alloca_once_value(b, v.load.emit(b, place)) for place in places]
+        sums = [alloca_once_value(b, v.load.emit(b, address)) for address in addresses]
         with for_range(b, count) as loop:
             at = b.add(value, b.mul(loop.index, stride))
             rows = [_read(b, plus(b, at, v.LANES * _width(kind) * j), kind) for j in range(wide)]
@@ -153,10 +153,10 @@ def mix(typing_context, value, stride, weights, row, count, out, apart, ahead, k
             for head in range(queries):
                 weight = v.load_spread.emit(b, b.add(at, b.mul(row, I64(head))))
                 for j, values_of_row in enumerate(rows):
-                    place = sums[head * wide + j]
-                    b.store(v.multiply_add.emit(b, values_of_row, weight, b.load(place)), place)
-        for place, summed in zip(places, sums, strict=True):
-            v.store.emit(b, place, b.load(summed))
+                    address = sums[head * wide + j]
+                    b.store(v.multiply_add.emit(b, values_of_row, weight, b.load(address)), address)
+        for address, summed in zip(addresses, sums, strict=True):
+            v.store.emit(b, address, b.load(summed))
         return context.get_dummy_value()
 
     return signature, generate

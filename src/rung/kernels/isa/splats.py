@@ -48,20 +48,20 @@ def _alpha(b: ir.IRBuilder, record: ir.Value, dx: ir.Value, dy: ir.Value) -> tup
 @instruction(INT, INT, INT, v.f32x16, FLOAT, FLOAT)
 def composite_row(b, state, record, dx, dy, number):
     """Lays a splat behind those before it; ``number`` is that after its own. Whether any pixel takes more."""
-    places = [plus(b, state, v.BYTES * index) for index in range(STATE)]
-    left = v.load.emit(b, places[0])
+    addresses = [plus(b, state, v.BYTES * index) for index in range(STATE)]
+    left = v.load.emit(b, addresses[0])
     _, alpha, counts = _alpha(b, record, dx, dy)
     counts = b.and_(counts, b.fcmp_ordered(">", left, constant(v.F32S, 0.0)))
     after = b.fmul(left, b.fsub(constant(v.F32S, 1.0), alpha))
     enough = b.fcmp_ordered(">", after, constant(v.F32S, _LEFT))
     taken = b.and_(counts, enough)
     weight = b.select(taken, b.fmul(alpha, left), constant(v.F32S, 0.0))
-    for place, name in zip(places[1:5], ("red", "green", "blue", "depth"), strict=True):
-        store(b, place, v.multiply_add.emit(b, weight, _field(b, record, name), v.load.emit(b, place)))
+    for address, name in zip(addresses[1:5], ("red", "green", "blue", "depth"), strict=True):
+        store(b, address, v.multiply_add.emit(b, weight, _field(b, record, name), v.load.emit(b, address)))
     closed = b.select(counts, b.fneg(left), left)
     left = b.select(taken, after, closed)
-    store(b, places[0], left)
-    store(b, places[5], b.select(taken, splat(b, number, v.LANES), v.load.emit(b, places[5])))
+    store(b, addresses[0], left)
+    store(b, addresses[5], b.select(taken, splat(b, number, v.LANES), v.load.emit(b, addresses[5])))
     return _any(b, b.fcmp_ordered(">", left, constant(v.F32S, 0.0)))
 
 
@@ -81,8 +81,8 @@ def blame_row(b, state, behind, gradient, record, dx, dy, number, out):
     none = constant(v.F32S, 0.0)
     value = v.load.emit(b, plus(b, gradient, 4 * v.BYTES))
     for index, name in enumerate(("red", "green", "blue", "depth")):
-        given = v.load.emit(b, plus(b, gradient, v.BYTES * index))
-        value = v.multiply_add.emit(b, given, _field(b, record, name), value)
+        upstream = v.load.emit(b, plus(b, gradient, v.BYTES * index))
+        value = v.multiply_add.emit(b, upstream, _field(b, record, name), value)
     rise = b.fsub(value, loss)
     store(b, behind, before)
     store(b, plus(b, behind, v.BYTES), b.select(counts, v.multiply_add.emit(b, alpha, rise, loss), loss))

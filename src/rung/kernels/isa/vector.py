@@ -41,12 +41,12 @@ class Instruction:
     def __init__(self, emit: Callable[..., Any], result: types.Type, arguments: tuple[types.Type, ...]) -> None:
         self.emit, self.result, self.arguments = emit, result, arguments
 
-    def typing(self, *given: types.Type) -> tuple[Any, Callable[..., Any]]:
+    def typing(self, *kinds: types.Type) -> tuple[Any, Callable[..., Any]]:
         """The signature, whose arguments Numba converts to, and the code generator."""
 
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
-            made = self.emit(builder, *values)
-            return context.get_dummy_value() if made is None else made
+            result_value = self.emit(builder, *values)
+            return context.get_dummy_value() if result_value is None else result_value
 
         return self.result(*self.arguments), generate
 
@@ -55,10 +55,10 @@ def instruction(result: types.Type, *arguments: types.Type) -> Callable[[Callabl
     """Makes an emitter callable in compiled functions; the intrinsic carries it as ``.emit``."""
 
     def name(emit: Callable[..., Any]) -> Any:
-        made = Instruction(emit, result, arguments)
+        wrapped = Instruction(emit, result, arguments)
 
-        def define(typing_context: Any, *given: types.Type) -> Any:
-            return made.typing(*given)
+        def define(typing_context: Any, *kinds: types.Type) -> Any:
+            return wrapped.typing(*kinds)
 
         names = list(inspect.signature(emit).parameters)[1:]
         assert len(names) == len(arguments), f"{emit.__name__}: {len(names)} parameters, {len(arguments)} types"
@@ -67,8 +67,8 @@ def instruction(result: types.Type, *arguments: types.Type) -> Callable[[Callabl
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(each, kind) for each in ("typing_context", *names)]
         define.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        made_intrinsic: Any = intrinsic(define)
-        made_intrinsic.emit = emit
-        return made_intrinsic
+        intrinsic_function: Any = intrinsic(define)
+        intrinsic_function.emit = emit
+        return intrinsic_function
 
     return name

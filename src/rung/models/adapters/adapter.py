@@ -97,14 +97,14 @@ def read_adapter(path: str | Path, weight: float = 1.0) -> Adapter:
 
     Raises ``ModelNotFound``, ``BadFile``, ``UnsafeFile`` for pickles, and ``UsageError`` for another kind of adapter.
     """
-    place = Path(path).expanduser()
-    if not place.exists():
+    folder = Path(path).expanduser()
+    if not folder.exists():
         raise ModelNotFound(
-            f"There is no adapter {place}",
+            f"There is no adapter {folder}",
             ["an adapter is a folder that PEFT saved, or a GGUF file"],
-            [f"hf download ORG/REPO --local-dir {place.name}"],
+            [f"hf download ORG/REPO --local-dir {folder.name}"],
         )
-    return _gguf(place, weight) if place.is_file() else _peft(place, weight)
+    return _gguf(folder, weight) if folder.is_file() else _peft(folder, weight)
 
 
 def _bad(cause: str, facts: Sequence[str] = ()) -> BadFile:
@@ -121,7 +121,7 @@ def _peft(folder: Path, weight: float) -> Adapter:
         raise _no_weights(folder)
     read, copies = _sort_tensors(folder, config.texts("modules_to_save"))
     parts, trained = _read_parts(file, read)
-    changes = {module: _low_rank(module, held, config, weight) for module, held in parts.items()}
+    changes = {module: _low_rank(module, parts_of_module, config, weight) for module, parts_of_module in parts.items()}
     if not (changes or trained or copies):
         raise _bad(f"{file} holds no adapter: there is no lora_A in it")
     return Adapter(str(folder), "", str(config.raw("base_model_name_or_path") or ""), changes, trained, copies)
@@ -215,10 +215,10 @@ def _low_rank(module: str, parts: Mapping[str, Floats], config: Settings, weight
     rank = _patterned(config, "rank_pattern", module) or config.integer("r")
     alpha = _patterned(config, "alpha_pattern", module) or config.raw("lora_alpha", 8)
     change = _change(config.where, module, parts)
-    held = len(change.down)
-    if held != rank:
+    current_rank = len(change.down)
+    if current_rank != rank:
         raise _bad(
-            f"{config.where} says rank {rank}, and lora_A of {module} has {held}",
+            f"{config.where} says rank {rank}, and lora_A of {module} has {current_rank}",
             ["the description and the weights belong to different adapters, or the file has been changed"],
         )
     if config.flag("use_dora", False) != (change.magnitude is not None):
@@ -307,9 +307,9 @@ def _values(path: Path, tensors: tuple[FileTensor, ...]) -> Iterator[tuple[str, 
 
 def other_base(adapter: Adapter, name: str, wrong: list[str]) -> UsageError:
     """The error for an adapter of which ``wrong`` says what does not fit the model ``name``."""
-    made = f" It says: {adapter.base}." if adapter.base else ""
+    stated = f" It says: {adapter.base}." if adapter.base else ""
     return UsageError(
-        f"{adapter.name} was made for another model than {name}.{made}",
+        f"{adapter.name} was made for another model than {name}.{stated}",
         [*wrong[:4], *([f"and {count(len(wrong) - 4, 'tensor')} more"] if len(wrong) > 4 else [])],
         [f"rung run {quoted(adapter.base or 'BASE')} --adapter {quoted(adapter.name)}"],
         code="made-for-another-model",

@@ -71,10 +71,10 @@ def read_network_changes(names: Sequence[str], card: NetworkCard) -> dict[str, t
 
 def _alone(found: Mapping[str, Sequence[LowRank]], names: Sequence[str], path: str) -> None:
     """Raises ``UsageError`` where a DoRA changes the same weight as another adapter."""
-    for place, several in found.items():
+    for module, several in found.items():
         if len(several) > 1 and any(change.magnitude is not None for change in several):
             raise UsageError(
-                f"{place} is changed by a DoRA and by another adapter, whose sum depends on their order.",
+                f"{module} is changed by a DoRA and by another adapter, whose sum depends on their order.",
                 ["a DoRA brings the rows of what it finds to a length of its own"],
                 [
                     f"rung merge {quoted(path)} {quoted(path_and_weight(names[0])[0])} OUT",
@@ -144,8 +144,8 @@ def changes_by_role(adapter: Adapter, card: ModelCard) -> dict[str, LowRank]:
         role = _role(adapter, module, decoder)
         if role == "embed":
             raise _whole(adapter, card, module)
-        held = role in here or (role == "head" and decoder.tied_head)
-        if not held:
+        is_known = role in here or (role == "head" and decoder.tied_head)
+        if not is_known:
             wrong.append(f"{module}: {card.name} {_absence(role, decoder)}")
         elif change.shape != shape_of(role, decoder):
             shapes = [" x ".join(map(str, shape)) for shape in (change.shape, shape_of(role, decoder))]

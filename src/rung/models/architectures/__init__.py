@@ -21,13 +21,13 @@ _GROUP = "rung.architectures"
 
 
 def _by_type(plugin: Plugin, value: Any) -> Mapping[str, Architecture]:
-    made = guarded(plugin, value, MODEL_TYPES.own, GGUF.own)
-    return {made.model_type: made}
+    added = guarded(plugin, value, MODEL_TYPES.own, GGUF.own)
+    return {added.model_type: added}
 
 
 def _by_gguf(plugin: Plugin, value: Any) -> Mapping[str, Architecture]:
-    made = guarded(plugin, value, MODEL_TYPES.own, GGUF.own)
-    return {made.gguf: made} if made.gguf else {}
+    added = guarded(plugin, value, MODEL_TYPES.own, GGUF.own)
+    return {added.gguf: added} if added.gguf else {}
 
 
 #: By the ``model_type`` of Hugging Face configurations.

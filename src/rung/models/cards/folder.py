@@ -146,10 +146,10 @@ def folder_card(folder: Path) -> ModelCard:
 
 def folder_name(folder: Path) -> str:
     """The folder's own name; in the hub's cache, where folders have the names of commits, the repository's."""
-    place = folder.resolve()
-    if place.parent.name == "snapshots" and place.parent.parent.name.startswith("models--"):
-        return place.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
-    return place.name
+    resolved = folder.resolve()
+    if resolved.parent.name == "snapshots" and resolved.parent.parent.name.startswith("models--"):
+        return resolved.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+    return resolved.name
 
 
 def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Architecture]:

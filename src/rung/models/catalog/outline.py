@@ -33,8 +33,8 @@ def outline_of(match: Match, describing: Callable[[Mapping[str, Any], str], Comp
         found = describing(dense_config(match.size), match.name)
         return plain(match.name, "size", match.name, found)
     model = match.model
-    made = plain(model.name, "config", model.weights, describing(model.config(), model.name))
-    return replace(made, title=model.title, gguf=model.gguf)
+    outline = plain(model.name, "config", model.weights, describing(model.config(), model.name))
+    return replace(outline, title=model.title, gguf=model.gguf)
 
 
 def card_of(outline: Outline) -> ModelCard | NetworkCard:

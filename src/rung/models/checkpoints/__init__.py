@@ -120,8 +120,8 @@ def describe(
     return found
 
 
-def read(method: str, held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(method: str, stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """The weight [rows, columns] of those parts; of three dimensions the first two are rows."""
-    encoded = _module(method).read(held, parts, name)
-    assert encoded.shape == (math.prod(held.shape[:-1]), held.shape[-1])
+    encoded = _module(method).read(stored, parts, name)
+    assert encoded.shape == (math.prod(stored.shape[:-1]), stored.shape[-1])
     return encoded

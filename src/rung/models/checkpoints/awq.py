@@ -53,23 +53,23 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
     shaped(name, words, (columns, rows // 8), ("I32",))
     shaped(name, parts["qzeros"], (columns // group, rows // 8), ("I32",))
     shaped(name, parts["scales"], (columns // group, rows), tuple(FLOATS))
-    made = format_of(bits, group, FLOATS[parts["scales"].dtype], False, False, columns)
-    return StoredWeight((rows, columns), made, FrozenDict())
+    fmt = format_of(bits, group, FLOATS[parts["scales"].dtype], False, False, columns)
+    return StoredWeight((rows, columns), fmt, FrozenDict())
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
     from rung.models.checkpoints.packed import weight
 
-    rows, columns = held.shape
+    rows, columns = stored.shape
     zero = _outputs(parts["qzeros"].values)
     scale = Raw(parts["scales"].dtype, np.ascontiguousarray(parts["scales"].values.T))
     codes = np.empty((rows, columns), np.uint8)
     for first in range(0, rows, _SLAB):
         codes[first : first + _SLAB] = _outputs(parts["qweight"].values[:, first // 8 : (first + _SLAB) // 8])
-    return weight(held.format, codes, scale, zero, 8, name)
+    return weight(stored.format, codes, scale, zero, 8, name)
 
 
 def _outputs(words: Array) -> Array:

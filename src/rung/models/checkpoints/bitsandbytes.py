@@ -84,11 +84,11 @@ def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> StoredWei
         raise BadFile(f"The quantization state of {name} has the shape {str(shape)[:60]}")
     nested = "nested_absmax" in parts
     try:
-        made = formats.get(f"{kind}:{block}" + (":nested" if nested else ""))
+        fmt = formats.get(f"{kind}:{block}" + (":nested" if nested else ""))
     except UnknownFormat as error:
         raise BadFile(f"The quantization state of {name} is of no kind that rung reads", [error.cause]) from error
     count = math.prod(shape)
-    blocks = -(-count // made.block)
+    blocks = -(-count // fmt.block)
     if _bytes(parts["weight"]) != -(-count // 2):
         raise contradiction(name, f"{parts['weight'].name} has {_bytes(parts['weight'])} bytes, its state says {shape}")
     shaped(name, parts["absmax"], (blocks,), ("U8",) if nested else ("F32",))
@@ -98,7 +98,7 @@ def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> StoredWei
             raise BadFile(f"{name} has nested scales in another way than blocks of {NESTED_BLOCK} with an offset")
         shaped(name, parts["nested_absmax"], (-(-blocks // NESTED_BLOCK),), ("F32",))
     offset = float(state.get("nested_offset", 0.0)) if nested else 0.0
-    return StoredWeight((shape[0], shape[1]), made.name, FrozenDict({"offset": offset}))
+    return StoredWeight((shape[0], shape[1]), fmt.name, FrozenDict({"offset": offset}))
 
 
 _BITS = {"F32": 32, "F16": 16, "BF16": 16}
@@ -108,24 +108,24 @@ def _bytes(header: Header) -> int:
     return math.prod(header.shape) * _BITS.get(header.dtype, 8) // 8
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
     from rung.formats import Encoded
     from rung.formats.families import codebook4
 
-    fmt, shape = formats.get(held.format), (held.shape[0], held.shape[1])
+    fmt, shape = formats.get(stored.format), (stored.shape[0], stored.shape[1])
     if fmt.name == "llm_int8":
         return Encoded(fmt, shape, {"data": parts["weight"].values.view(np.int8), "scale": parts["SCB"].values})
     _same(parts["quant_map"], codebook4.CODEBOOKS[fmt.name.split(":")[0]], f"the codebook of {name}")
     absmax = parts["absmax"].values
-    made = {"data": parts["weight"].values.reshape(-1).view(np.uint8), "absmax": absmax}
+    result = {"data": parts["weight"].values.reshape(-1).view(np.uint8), "absmax": absmax}
     if fmt.nested:
         _same(parts["nested_quant_map"], codebook4.DYNAMIC, f"the codebook of the nested scales of {name}")
-        made["nested_absmax"] = parts["nested_absmax"].values
-        made["nested_offset"] = np.array([held.settings["offset"]], np.float32)
-    return Encoded(fmt, shape, made)
+        result["nested_absmax"] = parts["nested_absmax"].values
+        result["nested_offset"] = np.array([stored.settings["offset"]], np.float32)
+    return Encoded(fmt, shape, result)
 
 
 def _same(found: Raw, table: np.ndarray[Any, Any], what: str) -> None:

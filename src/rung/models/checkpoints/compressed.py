@@ -93,8 +93,8 @@ def _packed(name: str, parts: Headers, scheme: Mapping[str, Any], peek: Peek) ->
     if scheme.get("actorder") == "group" and not ordered:
         raise contradiction(name, "actorder is group, and there is no weight_g_idx")
     scale = FLOATS[parts["scale"].dtype]
-    made = format_of(bits, group, scale, "zero" not in parts, ordered, columns)
-    return StoredWeight(shape, made, FrozenDict({"bits": bits, "group": group}))
+    fmt = format_of(bits, group, scale, "zero" not in parts, ordered, columns)
+    return StoredWeight(shape, fmt, FrozenDict({"bits": bits, "group": group}))
 
 
 def _plain(name: str, parts: Headers, scheme: Mapping[str, Any]) -> StoredWeight:
@@ -107,8 +107,8 @@ def _plain(name: str, parts: Headers, scheme: Mapping[str, Any]) -> StoredWeight
     ordered = _ordered(name, parts, columns)
     rowwise = group == columns and "zero" not in parts and not ordered
     scale = FLOATS[parts["scale"].dtype]
-    made = "int8" if rowwise else format_of(8, group, scale, "zero" not in parts, ordered, columns)
-    return StoredWeight((rows, columns), made, FrozenDict({"bits": 8, "group": group}))
+    fmt = "int8" if rowwise else format_of(8, group, scale, "zero" not in parts, ordered, columns)
+    return StoredWeight((rows, columns), fmt, FrozenDict({"bits": 8, "group": group}))
 
 
 def _ordered(name: str, parts: Headers, columns: int) -> bool:
@@ -130,7 +130,7 @@ def _group(name: str, parts: Headers, scheme: Mapping[str, Any], shape: tuple[in
     return group
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
@@ -138,12 +138,12 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     from rung.formats import Encoded
     from rung.models.checkpoints.packed import by_group, unpack, weight
 
-    if "columns" in held.settings:
-        return fp8.read(held, parts, name)
-    (rows, columns), bits, group = held.shape, held.settings["bits"], held.settings["group"]
+    if "columns" in stored.settings:
+        return fp8.read(stored, parts, name)
+    (rows, columns), bits, group = stored.shape, stored.settings["bits"], stored.settings["group"]
     grid = (rows, columns // group)
     scale = Raw(parts["scale"].dtype, np.broadcast_to(parts["scale"].values.reshape(-1, grid[1]), grid))
-    if held.format == "int8":
+    if stored.format == "int8":
         whole_rows = np.ascontiguousarray(scale.floats()[:, 0])
         return Encoded(formats.get("int8"), (rows, columns), {"data": parts["weight"].values, "scale": whole_rows})
     middle = 2 ** (bits - 1)
@@ -157,4 +157,4 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     if order is not None:
         codes = codes[:, np.argsort(order)]
     scale = Raw(scale.dtype, np.ascontiguousarray(scale.values))
-    return weight(held.format, codes, scale, zero, middle, name, order)
+    return weight(stored.format, codes, scale, zero, middle, name, order)

@@ -60,8 +60,8 @@ def of_codes(name: str, parts: Headers, block: object) -> StoredWeight:
     rows, columns = codes.shape
     tall, wide = _block(name, codes, scale, block)
     group = math.gcd(WHOLE_ROW if wide == columns else wide, columns)
-    made = table.grouped("e4m3", group, "bf16" if scale.dtype == "BF16" else "f32").name
-    return StoredWeight((rows, columns), made, FrozenDict({"rows": tall, "columns": wide}))
+    format_name = table.grouped("e4m3", group, "bf16" if scale.dtype == "BF16" else "f32").name
+    return StoredWeight((rows, columns), format_name, FrozenDict({"rows": tall, "columns": wide}))
 
 
 def _block(name: str, codes: Header, scale: Header, block: object) -> tuple[int, int]:
@@ -82,19 +82,19 @@ def _block(name: str, codes: Header, scale: Header, block: object) -> tuple[int,
     return rows // grid[0], columns // grid[1]
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
     from rung import formats
     from rung.formats.families import grouped
 
-    rows, columns = held.shape
-    tall, wide = held.settings["rows"], held.settings["columns"]
-    fmt = formats.get(held.format)
+    rows, columns = stored.shape
+    tall, wide = stored.settings["rows"], stored.settings["columns"]
+    fmt = formats.get(stored.format)
     raw = parts["scale"]
     grid = (-(-rows // tall), -(-columns // wide))
-    given = raw.values.reshape(grid) if grouped.scale_of(fmt) == "bf16" else raw.floats().reshape(grid)
-    of_rows = np.repeat(given, tall, axis=0)[:rows]
+    scales = raw.values.reshape(grid) if grouped.scale_of(fmt) == "bf16" else raw.floats().reshape(grid)
+    of_rows = np.repeat(scales, tall, axis=0)[:rows]
     scale = np.repeat(of_rows, wide // fmt.block, axis=1)[:, : columns // fmt.block]
     return grouped.build(fmt, parts["weight"].values.view(np.uint8), scale, None)

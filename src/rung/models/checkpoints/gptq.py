@@ -62,9 +62,9 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
             ["take another copy of the model, or one quantized with desc_act=False"],
         )
     scale, symmetric = FLOATS[parts["scales"].dtype], config.get("sym", True) is True
-    made = format_of(bits, group, scale, symmetric, ordered, columns)
+    fmt = format_of(bits, group, scale, symmetric, ordered, columns)
     settings = {"bits": bits, "group": group, "add": _VERSIONS[version], "ordered": ordered}
-    return StoredWeight((rows, columns), made, FrozenDict(settings))
+    return StoredWeight((rows, columns), fmt, FrozenDict(settings))
 
 
 def _shape(name: str, parts: Headers, bits: int) -> tuple[int, int]:
@@ -80,27 +80,29 @@ def _shape(name: str, parts: Headers, bits: int) -> tuple[int, int]:
     return rows, columns
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
     from rung.models.checkpoints.packed import by_group, unpack, weight
 
-    rows, columns = held.shape
-    bits, group = held.settings["bits"], held.settings["group"]
+    rows, columns = stored.shape
+    bits, group = stored.settings["bits"], stored.settings["group"]
     groups = parts["g_idx"].values if "g_idx" in parts else np.arange(columns) // group
     order = by_group(groups, group, name)
     trivial = np.array_equal(order, np.arange(columns))
-    if not (trivial or held.settings["ordered"]):
+    if not (trivial or stored.settings["ordered"]):
         raise contradiction(name, "desc_act is false, and g_idx does not count the groups up")
     zero = unpack(parts["qzeros"].values, bits, rows).T.astype(np.int32)
-    zero = (zero + held.settings["add"]) & (2**bits - 1)
+    zero = (zero + stored.settings["add"]) & (2**bits - 1)
     scale = Raw(parts["scales"].dtype, np.ascontiguousarray(parts["scales"].values.T))
     codes = np.empty((rows, columns), np.uint8)
     for first in range(0, rows, _SLAB):
         slab = unpack(parts["qweight"].values[:, first : first + _SLAB].T, bits, columns)
-        codes[first : first + _SLAB] = slab[:, np.argsort(order)] if held.settings["ordered"] else slab
-    return weight(held.format, codes, scale, zero, 2 ** (bits - 1), name, order if held.settings["ordered"] else None)
+        codes[first : first + _SLAB] = slab[:, np.argsort(order)] if stored.settings["ordered"] else slab
+    return weight(
+        stored.format, codes, scale, zero, 2 ** (bits - 1), name, order if stored.settings["ordered"] else None
+    )
 
 
 #: Rows that are unpacked at once.

@@ -45,11 +45,11 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
         raise contradiction(name, f"{scale.name} is {list(scale.shape)}, the weight {list(shape)}")
     group, dtype = math.prod(shape) // groups, FLOATS[scale.dtype]
     plain = axis == 0 or shape[1] % group or parts["zero"].dtype != scale.dtype
-    made = dtype if plain else table.grouped({4: "u4", 8: "u8"}[bits], group, dtype).name
-    return StoredWeight(shape, made, FrozenDict({"bits": bits, "axis": axis}))
+    format_name = dtype if plain else table.grouped({4: "u4", 8: "u8"}[bits], group, dtype).name
+    return StoredWeight(shape, format_name, FrozenDict({"bits": bits, "axis": axis}))
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(weight: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
@@ -58,12 +58,14 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     from rung.formats.families import grouped
 
     packed, scale, zero = parts["W_q"].values, parts["scale"], parts["zero"]
-    codes = packed if held.settings["bits"] == 8 else np.concatenate([packed >> np.uint8(4), packed & np.uint8(15)])
-    fmt, dtype = formats.get(held.format), FLOATS[scale.dtype]
+    codes = packed if weight.settings["bits"] == 8 else np.concatenate([packed >> np.uint8(4), packed & np.uint8(15)])
+    fmt, dtype = formats.get(weight.format), FLOATS[scale.dtype]
     if fmt.family == "grouped":
-        shape = (held.shape[0], held.shape[1] // fmt.block)
+        shape = (weight.shape[0], weight.shape[1] // fmt.block)
         stored = [raw.values.view(grouped.SCALES[dtype]).reshape(shape) for raw in (scale, zero)]
-        return grouped.build(fmt, codes.reshape(held.shape), *stored)
+        return grouped.build(fmt, codes.reshape(weight.shape), *stored)
     apart = grouped.widen(grouped.narrow(codes.astype(np.float32) - zero.floats(), dtype), dtype)
-    values = grouped.narrow((apart * scale.floats()).reshape(held.shape), dtype)
-    return Encoded(fmt, (held.shape[0], held.shape[1]), {"data": values.view(np.uint8).reshape(held.shape[0], -1)})
+    values = grouped.narrow((apart * scale.floats()).reshape(weight.shape), dtype)
+    return Encoded(
+        fmt, (weight.shape[0], weight.shape[1]), {"data": values.view(np.uint8).reshape(weight.shape[0], -1)}
+    )

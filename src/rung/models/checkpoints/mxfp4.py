@@ -31,7 +31,7 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
     return StoredWeight((experts, rows, 32 * groups), "mxfp4", FrozenDict())
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``; the experts' rows follow each other."""
     import numpy as np
 
@@ -39,7 +39,7 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     from rung.formats import Encoded
     from rung.formats.families.microscale import MXFP4_LAYOUT
 
-    experts, rows, columns = held.shape
+    experts, rows, columns = stored.shape
     blocks = np.empty((experts * rows, columns // 32), MXFP4_LAYOUT)
     blocks["e"] = parts["scales"].values.reshape(blocks.shape)
     pairs = parts["blocks"].values.reshape(*blocks.shape, 16)

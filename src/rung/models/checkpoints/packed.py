@@ -70,6 +70,6 @@ def by_group(groups: Array, group: int, name: str) -> Array:
             f"{name} contradicts the quantization config of its model",
             [f"g_idx has groups of {sorted(set(counts.tolist()))[:4]} columns, group_size is {group}"],
         )
-    place = np.empty(columns, np.int32)
-    place[np.argsort(groups, kind="stable")] = np.arange(columns, dtype=np.int32)
-    return place
+    order = np.empty(columns, np.int32)
+    order[np.argsort(groups, kind="stable")] = np.arange(columns, dtype=np.int32)
+    return order

@@ -78,32 +78,32 @@ def gather(
         else:
             plain.append(header)
     known = {name for found in sites.values() for name in found.names}
-    wanted = {stem: choice.of(found.names, found.outer, known) for stem, found in sites.items()}
+    formats_by_stem = {stem: choice.of(found.names, found.outer, known) for stem, found in sites.items()}
     for header in plain:
-        if chosen := wanted.get(header.name.removesuffix(_WEIGHT)):
+        if chosen := formats_by_stem.get(header.name.removesuffix(_WEIGHT)):
             raise contradiction(header.name, f"it is stored as {header.dtype}", f"expected: {chosen.name}")
-    return [_weight(stem, parts, sites[stem], wanted[stem]) for stem, parts in groups.items()], plain
+    return [_weight(stem, parts, sites[stem], formats_by_stem[stem]) for stem, parts in groups.items()], plain
 
 
-def _weight(stem: str, parts: Mapping[str, Header], site: Site, made: Format | None) -> Weight:
+def _weight(stem: str, parts: Mapping[str, Header], site: Site, fmt: Format | None) -> Weight:
     """The weight of those parts in that format; None: it is to stay as it is. Raises ``BadFile``."""
     name = stem + _WEIGHT
     there = f"there is {', '.join(header.name for header in parts.values())}"
-    if made is None or not made.divides(site.shape[1]):
-        raise contradiction(name, there, f"expected: {made.name if made else 'as it is'} of {list(site.shape)}")
-    expected = {formats.part_name(made, part): part for part in formats.parts(made, site.shape)}
+    if fmt is None or not fmt.divides(site.shape[1]):
+        raise contradiction(name, there, f"expected: {fmt.name if fmt else 'as it is'} of {list(site.shape)}")
+    expected = {formats.part_name(fmt, part): part for part in formats.parts(fmt, site.shape)}
     need(name, parts, *expected)
     if parts.keys() - expected.keys():
         raise contradiction(name, there, f"expected: {', '.join(expected)}")
-    for key, (shape, dtype) in zip(expected, formats.parts(made, site.shape).values(), strict=True):
+    for key, (shape, dtype) in zip(expected, formats.parts(fmt, site.shape).values(), strict=True):
         shaped(name, parts[key], shape, (DTYPES[dtype],))
     named = tuple((part, parts[key].name) for key, part in expected.items())
-    return Weight(name, StoredWeight(site.shape, made.name, EMPTY), named)
+    return Weight(name, StoredWeight(site.shape, fmt.name, EMPTY), named)
 
 
-def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``: the parts themselves."""
     from rung.formats import Encoded
 
-    shape = (held.shape[0], held.shape[1])
-    return Encoded(formats.get(held.format), shape, {part: raw.values for part, raw in parts.items()})
+    shape = (stored.shape[0], stored.shape[1])
+    return Encoded(formats.get(stored.format), shape, {part: raw.values for part, raw in parts.items()})

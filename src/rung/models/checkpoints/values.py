@@ -101,7 +101,7 @@ class Method(Protocol):
         ``UnknownArchitecture`` for a variant that rung does not read."""
 
     @staticmethod
-    def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
+    def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
         """The weight [rows, columns], every value as the method's own package decodes it. Raises ``BadFile``."""
 
 
@@ -122,9 +122,9 @@ def unread(what: str) -> UnknownArchitecture:
 OTHER_COPY = ("rung run ORG/REPO   # the unquantized or a GGUF version of the model",)
 
 
-def need(name: str, parts: Headers, *wanted: str) -> None:
+def need(name: str, parts: Headers, *names: str) -> None:
     """Raises ``BadFile`` where a part is missing."""
-    missing = [part for part in wanted if part not in parts]
+    missing = [part for part in names if part not in parts]
     if missing:
         have = ", ".join(header.name for header in parts.values())
         raise BadFile(f"{name} lacks {' and '.join(missing)}", [f"there is {have}"], _WAYS, code="model-incomplete")

@@ -73,15 +73,15 @@ def head(path: Path) -> bytes:
         raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
 
 
-def foreign(path: Path, wanted: str) -> RungError:
-    """The error for a file that is not the ``wanted`` (``a GGUF file``) it should be, saying what it is instead."""
+def foreign(path: Path, expected: str) -> RungError:
+    """The error for a file that is not the ``expected`` (``a GGUF file``) it should be, saying what it is instead."""
     first = head(path)
     if is_pickle(first) or (path.suffix in PICKLE_SUFFIXES and not describe(first)):
         return unsafe(path)
     what = describe(first)
     facts = [f"its first bytes are {first[:8].hex(' ')}"] if first and not what else []
     ways = ["name a GGUF file, or the folder of a Hugging Face model", "if it was downloaded: fetch it again"]
-    return BadFile(f"{path.name} is not {wanted}" + (f", it is {what}" if what else ""), facts, ways)
+    return BadFile(f"{path.name} is not {expected}" + (f", it is {what}" if what else ""), facts, ways)
 
 
 def unsafe(path: Path) -> UnsafeFile:

@@ -124,12 +124,12 @@ class Far:
             return None
         data = self._read(at, _WINDOW)
         for first in range(min(_LONGEST, len(data))):
-            place, texts, full = first, 0, 0
-            while place + 8 <= len(data):
-                count = _U64.unpack_from(data, place)[0]
+            position, texts, full = first, 0, 0
+            while position + 8 <= len(data):
+                count = _U64.unpack_from(data, position)[0]
                 if count > _LONGEST:
                     break
-                place, texts, full = place + 8 + count, texts + 1, full + (count > 0)
+                position, texts, full = position + 8 + count, texts + 1, full + (count > 0)
             else:
                 if texts >= _CHAIN and 2 * full > texts:
                     return at + first

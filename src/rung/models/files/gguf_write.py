@@ -36,9 +36,9 @@ def head(pairs: Iterable[bytes], tensors: Sequence[tuple[str, tuple[int, ...], F
         infos.append(_text(name) + dimensions + struct.pack("<IQ", number, at))
         offsets.append(at)
         at += -(-format.bytes(shape) // ALIGNMENT) * ALIGNMENT
-    made = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(listed)) + b"".join(listed) + b"".join(infos)
-    made += bytes(-len(made) % ALIGNMENT)
-    return made, [len(made) + offset for offset in offsets]
+    result = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(listed)) + b"".join(listed) + b"".join(infos)
+    result += bytes(-len(result) % ALIGNMENT)
+    return result, [len(result) + offset for offset in offsets]
 
 
 def _text(text: str) -> bytes:

@@ -36,8 +36,8 @@ def parse_object(data: bytes, what: str, limit: int = LIMIT) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]], what: str) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        keys: set[str] = set()
+        twice = next(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
         raise BadFile(f"{what} has the key {twice[:80]!r} twice")
     return found
 

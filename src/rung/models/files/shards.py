@@ -73,14 +73,14 @@ def _is_plain(name: object) -> bool:
 
 
 def _check(mapping: dict[str, str], files: dict[Path, tuple[FileTensor, ...]], index: str) -> None:
-    places: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for path, tensors in files.items():
         for tensor in tensors:
-            if tensor.name in places:
-                raise BadFile(f"The tensor {tensor.name} is in two shards: {places[tensor.name]} and {path.name}")
-            places[tensor.name] = path.name
+            if tensor.name in shard_of:
+                raise BadFile(f"The tensor {tensor.name} is in two shards: {shard_of[tensor.name]} and {path.name}")
+            shard_of[tensor.name] = path.name
     for name, shard in mapping.items():
-        if places.get(name) != shard:
+        if shard_of.get(name) != shard:
             raise BadFile(f"{shard} should hold the tensor {name[:120]}, says {index}, and does not")
 
 

@@ -51,8 +51,8 @@ def _check(headers: tuple[Header, ...]) -> None:
             )
     names = [tensor.name for header in headers for tensor in header.tensors]
     if len(set(names)) != len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        known: set[str] = set()
+        twice = next(name for name in names if name in known or known.add(name))  # type: ignore[func-returns-value]
         raise BadFile(f"The tensor {twice} is in two parts of {headers[0].path.name}")
     total = headers[0].metadata.get("split.tensors.count", len(names))
     if len(headers) > 1 and total != len(names):

@@ -251,8 +251,8 @@ def _failed_on_the_way(error: Exception, repository: str, status: int | None) ->
         return HubError(f"The hub failed on {repository} with status {status}.", [_line(error)], again)
     transport = type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
     if transport or isinstance(error, (ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
-        asked = os.environ.get("HF_ENDPOINT")
-        where = [f"HF_ENDPOINT={asked}: that was asked, not https://huggingface.co"] if asked else []
+        endpoint = os.environ.get("HF_ENDPOINT")
+        where = [f"HF_ENDPOINT={endpoint}: that was asked, not https://huggingface.co"] if endpoint else []
         return Unreachable("The model hub cannot be reached.", [_line(error), *where], again)
     if isinstance(error, (errors.FileMetadataError, OSError)):
         return HubError(f"Downloading {repository} failed.", [_line(error)], again)

@@ -141,13 +141,13 @@ class Ranges:
                 raise self._lies(
                     name, f"asked for byte {offset:,} on, it gave {found[0] if found else 'another range'}"
                 )
-            told = found[3]
+            stated = found[3]
         else:
             if offset:
                 raise self._lies(name, "it gives whole files only, and rung asked for a part")
-            told = response.headers.get("Content-Length", "*")
-        if _CONTENT_LENGTH.fullmatch(told) and int(told) != length:
-            raise self._lies(name, f"it has {int(told):,} bytes, and {length:,} in the list of files")
+            stated = response.headers.get("Content-Length", "*")
+        if _CONTENT_LENGTH.fullmatch(stated) and int(stated) != length:
+            raise self._lies(name, f"it has {int(stated):,} bytes, and {length:,} in the list of files")
 
     def _lies(self, name: str, fact: str) -> HubError:
         return HubError(

@@ -103,8 +103,8 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
     else:
         return shape
     scale = _doublings(config)
-    made = 3 * sizes.height * sizes.width * scale**2 if name == "AutoencoderKL" else 0
-    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs, made=made)
+    pixels = 3 * sizes.height * sizes.width * scale**2 if name == "AutoencoderKL" else 0
+    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs, made=pixels)
 
 
 #: Of denoisers that are transformers: whether text goes through the blocks too, and hidden states a token in attention,
@@ -121,9 +121,9 @@ _PER_TOKEN = {
 _ROTATE = ("FluxTransformer2DModel", "LTXVideoTransformer3DModel")
 
 
-def _patch(given: Any) -> int:
+def _patch(value: Any) -> int:
     """Latents of a token; 1 for what no class reads."""
-    sides = given if isinstance(given, (list, tuple)) and len(given) == 3 else (1, given, given)
+    sides = value if isinstance(value, (list, tuple)) and len(value) == 3 else (1, value, value)
     return math.prod(sides) if all(_size(side) for side in sides) else 1
 
 

@@ -40,7 +40,7 @@ class Mirror:
             raise HubError(
                 f"{name} of {self._listed.repository} is {size(length)} long; rung reads up to {size(limit)}."
             )
-        self._place(name).write_bytes(self._ranges.first(name, length, length) if length else b"")
+        self._local_path(name).write_bytes(self._ranges.first(name, length, length) if length else b"")
 
     def headers(self, names: Iterable[str]) -> None:
         """Copies the headers of safetensors and GGUF files, several at once."""
@@ -95,13 +95,13 @@ class Mirror:
             count = min(2 * len(data), length, _MOST_GGUF)
 
     def _sparse(self, name: str, data: bytes, length: int) -> Path:
-        path = self._place(name)
+        path = self._local_path(name)
         with open(path, "wb") as file:
             file.write(data)
             file.truncate(length)
         return path
 
-    def _place(self, name: str) -> Path:
+    def _local_path(self, name: str) -> Path:
         path = self._folder / name
         if not path.resolve().is_relative_to(self._folder.resolve()):
             raise HubError(f"{self._listed.repository} lists a file {name[:80]!r}, which lies outside of it.")

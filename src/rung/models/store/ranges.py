@@ -66,8 +66,8 @@ _TRANSPORT = (OSError, http.client.HTTPException, ValueError)
 def _transfer(address: str, part: Path, headers: Mapping[str, str], progress: Callable[[int], None]) -> bool:
     """Add to ``part``; return whether it is whole now."""
     here = part.stat().st_size if part.exists() else 0
-    asked = {**headers, "Range": f"bytes={here}-"} if here else dict(headers)
-    with _opened(address, asked) as answer:
+    request_headers = {**headers, "Range": f"bytes={here}-"} if here else dict(headers)
+    with _opened(address, request_headers) as answer:
         status = getattr(answer, "status", None)
         if status == 416:  # nothing is left to send, or the part is longer than the file
             whole = re.fullmatch(r"bytes \*/(\d+)", answer.headers.get("Content-Range") or "")
@@ -75,7 +75,7 @@ def _transfer(address: str, part: Path, headers: Mapping[str, str], progress: Ca
                 return True
             part.unlink()
             return False
-        begins, total = _place(answer, status, here)
+        begins, total = _range_of(answer, status, here)
         if begins > here:
             raise _Refused(f"with bytes from {begins}, asked for {here}")
         return _copy(answer, part, begins, total, progress)
@@ -96,7 +96,7 @@ def _copy(answer: Any, part: Path, begins: int, total: int, progress: Callable[[
     return total < 0 or done == total
 
 
-def _place(answer: Any, status: int | None, here: int) -> tuple[int, int]:
+def _range_of(answer: Any, status: int | None, here: int) -> tuple[int, int]:
     """Return where in the file an answer begins, and the file's length, -1 if nobody says."""
     length = int(answer.headers.get("Content-Length") or -1)
     if status != 206:  # all of it: a server without ranges, a file
@@ -142,8 +142,8 @@ def _opened(address: str, headers: Mapping[str, str]) -> Any:
 
 def _certificates() -> ssl.SSLContext:
     """Return the authorities that pip and requests are told to trust, else the system's."""
-    given = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE")
-    return ssl.create_default_context(cafile=given if given and Path(given).is_file() else None)
+    configured = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE")
+    return ssl.create_default_context(cafile=configured if configured and Path(configured).is_file() else None)
 
 
 def _shown(address: str) -> str:

@@ -124,8 +124,8 @@ def _stored(tensor: Tensor, by_role: Mapping[str, str]) -> Tensor:
     layer = tensor.role.split(".")[1] if "." in tensor.role else ""
     name = "f32" if len(tensor.shape) == 1 else ""
     for key, format in by_role.items():
-        wanted, _, layers = key.partition(".")
-        if not name and wanted in (role, "*") and (not layers or layer in layers.split(",")):
+        field, _, layers = key.partition(".")
+        if not name and field in (role, "*") and (not layers or layer in layers.split(",")):
             name = format
     count = formats.get(name).bytes(tensor.shape) if len(tensor.shape) > 1 else 4 * math.prod(tensor.shape)
     return replace(tensor, format=name, file=0, offset=0, bytes=count)

@@ -105,7 +105,7 @@ def _run(command: list[str], name: str, folder: Path, variables: Mapping[str, st
     """
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
+    temporary_variables = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
     words = temporary / "words"
     with open(words, "wb") as said:
         process = subprocess.Popen(
@@ -113,7 +113,7 @@ def _run(command: list[str], name: str, folder: Path, variables: Mapping[str, st
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            env={**os.environ, **places, **variables},
+            env={**os.environ, **temporary_variables, **variables},
             start_new_session=True,
         )
     try:

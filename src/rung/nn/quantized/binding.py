@@ -151,17 +151,17 @@ def decoded(bound: State, x: Tensor, first: int, last: int) -> Tensor:
     return bound.stored.read(first, last, x.device, x.dtype)
 
 
-def pack(encoded: Encoded, place: torch.device, dtype: str, threads: int) -> Linear:
+def pack(encoded: Encoded, location: torch.device, dtype: str, threads: int) -> Linear:
     """Bind a weight for activations in ``dtype``, apart from those that ``linear`` keeps: several threads may pack
     at once."""
-    return _binder_of(device_of(place), dtype, threads, True).linear(encoded)
+    return _binder_of(device_of(location), dtype, threads, True).linear(encoded)
 
 
 def _bind(bound: State, x: Tensor) -> Linear:
-    made = _binder(x.device, DTYPE_NAME[x.dtype], bound.packed).linear(_whole(bound))
-    if isinstance(made.state, Stored):
-        made.state.parts.update(bound.stored.parts)
-    return made
+    linear = _binder(x.device, DTYPE_NAME[x.dtype], bound.packed).linear(_whole(bound))
+    if isinstance(linear.state, Stored):
+        linear.state.parts.update(bound.stored.parts)
+    return linear
 
 
 def embedding(bound: State, ids: Tensor) -> Embedding:
@@ -183,9 +183,9 @@ def _whole(bound: State) -> Encoded:
     return Encoded(encoded.format, encoded.shape, {name: part.cpu().numpy() for name, part in parts.items()})
 
 
-def attention(place: torch.device, heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Attention:
+def attention(location: torch.device, heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Attention:
     """The attention of a layer there, over keys and values in ``dtype``."""
-    return _attention_of(_binder(place, "f32"), heads, kv_heads, size, DTYPE_NAME[dtype])
+    return _attention_of(_binder(location, "f32"), heads, kv_heads, size, DTYPE_NAME[dtype])
 
 
 @functools.cache
@@ -193,14 +193,14 @@ def _attention_of(binder: Binder, heads: int, kv_heads: int, size: int, dtype: s
     return binder.attention(heads, kv_heads, size, dtype)
 
 
-def rasterizer(place: Location, degree: int | None, antialiased: bool) -> Rasterizer:
+def rasterizer(location: Location, degree: int | None, antialiased: bool) -> Rasterizer:
     """Splats to pictures there."""
-    return _rasterizer_of(str(place), current(), degree, antialiased)
+    return _rasterizer_of(str(location), current(), degree, antialiased)
 
 
-def _drawing(place: Location) -> Device:
+def _drawing(location: Location) -> Device:
     """Return the device of a place. Raises ``UnknownDevice`` for one of WebGPU that is not there."""
-    return _webgpu_device(str(place)) if is_webgpu(str(place)) else device_of(torch.device(place))
+    return _webgpu_device(str(location)) if is_webgpu(str(location)) else device_of(torch.device(location))
 
 
 @functools.cache
@@ -212,42 +212,42 @@ def _webgpu_device(name: str) -> Device:
 
 
 @functools.cache
-def _rasterizer_of(place: str, card: Device | None, degree: int | None, antialiased: bool) -> Rasterizer:
+def _rasterizer_of(location: str, card: Device | None, degree: int | None, antialiased: bool) -> Rasterizer:
     """``card`` is the simulated one, if any."""
-    binder = Binder(_drawing(place), journal, threads=torch.get_num_threads())
+    binder = Binder(_drawing(location), journal, threads=torch.get_num_threads())
     return binder.rasterizer(degree=degree, antialiased=antialiased)
 
 
-def distrust_rasterizer(place: Location, degree: int | None, antialiased: bool, reason: str) -> None:
+def distrust_rasterizer(location: Location, degree: int | None, antialiased: bool, reason: str) -> None:
     """Leaves the rung that draws splats there for the one below, for all degrees."""
-    rasterizer(place, degree, antialiased).distrust(reason)
+    rasterizer(location, degree, antialiased).distrust(reason)
     _rasterizer_of.cache_clear()
 
 
-def left_rasterizers(place: Location) -> dict[str, str]:
+def left_rasterizers(location: Location) -> dict[str, str]:
     """Why rungs that draw splats there are not used any more in this process, by name."""
-    return journal.left(_drawing(place).id, "rasterize")
+    return journal.left(_drawing(location).id, "rasterize")
 
 
-def leave_rasterizers(place: Location, degree: int | None, antialiased: bool, left: dict[str, str]) -> None:
+def leave_rasterizers(location: Location, degree: int | None, antialiased: bool, left: dict[str, str]) -> None:
     """Leaves the rungs that another process has left there."""
-    while (name := rasterizer(place, degree, antialiased).rung.name) in left:
-        distrust_rasterizer(place, degree, antialiased, left[name])
+    while (name := rasterizer(location, degree, antialiased).rung.name) in left:
+        distrust_rasterizer(location, degree, antialiased, left[name])
 
 
-def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
+def multiplies(location: torch.device, dtype: torch.dtype) -> bool:
     """Return whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
     if dtype in (torch.float32, torch.float64):
         return True
     return (
-        device_of(place).capability(f"matmul.{DTYPE_NAME[dtype]}").level is Level.NATIVE
+        device_of(location).capability(f"matmul.{DTYPE_NAME[dtype]}").level is Level.NATIVE
         if dtype in DTYPE_NAME
         else False
     )
 
 
-def _binder(place: torch.device, dtype: str, packed: bool = True) -> Binder:
-    device = device_of(place)
+def _binder(location: torch.device, dtype: str, packed: bool = True) -> Binder:
+    device = device_of(location)
     return _binder_of(device, dtype, torch.get_num_threads(), packed and device.kind == "cpu")
 
 
@@ -256,8 +256,8 @@ def _binder_of(device: Device, dtype: str, threads: int, packed: bool) -> Binder
     return Binder(device, journal, dtype=dtype, threads=threads, packed=packed)
 
 
-def device_of(place: torch.device) -> Device:
-    return _device_of(STANDING_IN.get(place.type, place.type), place.index or 0, current())
+def device_of(location: torch.device) -> Device:
+    return _device_of(STANDING_IN.get(location.type, location.type), location.index or 0, current())
 
 
 @functools.cache

@@ -105,18 +105,18 @@ def _exact(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transp
             ["layer(x.float())"],
         )
     dtype = x.dtype if binding.multiplies(x.device, x.dtype) else torch.float32
-    given, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
+    inputs, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
     if rows <= step:
-        whole = binding.decoded(state, given, 0, rows)
-        return (given @ whole if transposed else torch_linear(given, whole)).to(x.dtype)
+        whole = binding.decoded(state, inputs, 0, rows)
+        return (inputs @ whole if transposed else torch_linear(inputs, whole)).to(x.dtype)
     y = torch.zeros(len(x), columns if transposed else rows, dtype=dtype, device=x.device)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        part = binding.decoded(state, given, first, last)
+        part = binding.decoded(state, inputs, first, last)
         if transposed:
-            y.addmm_(given[:, first:last], part)
+            y.addmm_(inputs[:, first:last], part)
         else:
-            y[:, first:last] = torch_linear(given, part)
+            y[:, first:last] = torch_linear(inputs, part)
     return y.to(x.dtype)
 
 
@@ -176,8 +176,8 @@ def _flops(x: Any, parts: Any, format: str, rows: int, columns: int, *more: Any,
 def rows_of(ids: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
     """ids int64 [T] -> rows f32 [T, columns] of the weight; each row is decoded once."""
     state = _state(parts, format, rows, columns)
-    distinct, place = torch.unique(ids, return_inverse=True)
-    return binding.embedding(state, ids)(distinct)[place]
+    distinct, inverse = torch.unique(ids, return_inverse=True)
+    return binding.embedding(state, ids)(distinct)[inverse]
 
 
 @rows_of.register_fake

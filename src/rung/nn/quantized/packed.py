@@ -44,19 +44,19 @@ def pack(network: nn.Module, dtype: str, threads: int) -> None:
     """Packs the weights of a network on a CPU for activations in ``dtype``, several at a time, and lets go of what is
     stored of them; weights that rungs read as they are stored stay, and those whose rows are looked up, too."""
     looked_up = {id(layer.stored) for layer in network.modules() if isinstance(layer, QuantEmbedding)}
-    places: dict[QuantWeight, list[tuple[nn.Module, str]]] = {}
+    uses: dict[QuantWeight, list[tuple[nn.Module, str]]] = {}
     for owner in network.modules():
         for name, weight in owner.named_children():
             if isinstance(weight, QuantWeight) and id(weight) not in looked_up:
-                places.setdefault(weight, []).append((owner, name))
+                uses.setdefault(weight, []).append((owner, name))
 
     def one(_: int) -> None:
-        weight, found = places.popitem()  # nothing else holds it when it is packed
+        weight, found = uses.popitem()  # nothing else holds it when it is packed
         linear = binding.pack(weight.encoded(), weight.device, dtype, threads)
         if linear.packing != "stored":
-            held = PackedWeight(weight, linear)
+            packed = PackedWeight(weight, linear)
             for owner, name in found:
-                setattr(owner, name, held)
+                setattr(owner, name, packed)
 
     with Workers(threads) as pool:
-        pool.map(one, range(len(places)))
+        pool.map(one, range(len(uses)))

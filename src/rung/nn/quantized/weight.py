@@ -65,8 +65,10 @@ class QuantWeight(nn.Module):
 
     def parts(self) -> dict[str, Tensor]:
         """The parts as tensors, by the names of ``Encoded.parts``."""
-        held: dict[str, Any] = self._parameters  # the attributes of replicas and FSDP1 take longer
-        return {part: held[name] if name in held else getattr(self, name) for part, name in self._names.items()}
+        parameters: dict[str, Any] = self._parameters  # the attributes of replicas and FSDP1 take longer
+        return {
+            part: parameters[name] if name in parameters else getattr(self, name) for part, name in self._names.items()
+        }
 
     @property
     def codes(self) -> Tensor:
@@ -92,13 +94,13 @@ class QuantWeight(nn.Module):
         state = binding.state(self.parts(), self.format, self.shape)
         return state.stored.decode(0, self.shape[0], self.device, dtype or self.dtype)
 
-    def columns(self, wanted: Tensor, dtype: torch.dtype) -> Tensor:
-        """The columns ``wanted`` int64 [n] of the decoded weight: [rows, n]; no other is decoded where rows have a
+    def columns(self, indexes: Tensor, dtype: torch.dtype) -> Tensor:
+        """The columns ``indexes`` int64 [n] of the decoded weight: [rows, n]; no other is decoded where rows have a
         scale each."""
         if self.format.layout != "row_scale":
-            return self.decode(dtype)[:, wanted]
-        parts = {**self.parts(), "data": self.codes[:, wanted]}
-        return QuantWeight(self.format, (self.shape[0], len(wanted)), parts, dtype).decode()
+            return self.decode(dtype)[:, indexes]
+        parts = {**self.parts(), "data": self.codes[:, indexes]}
+        return QuantWeight(self.format, (self.shape[0], len(indexes)), parts, dtype).decode()
 
     @torch.no_grad()
     def assign(self, values: Tensor, name: str = "weight") -> None:
@@ -165,13 +167,13 @@ def encode(values: Tensor, format: Format, name: str) -> Encoded:
 
     16-bit values are widened a piece at a time: a float32 copy of the whole would raise the peak of loading.
     """
-    held, threads = values.detach().to("cpu"), torch.get_num_threads()
-    stored = _SIXTEEN.get(held.dtype)
-    if stored is None or held.ndim != 2 or format.family == "floats":
-        return formats.encode(held.to(torch.float32).numpy(), format, name, threads)
-    data = held.contiguous().view(torch.uint8).numpy()
+    on_cpu, threads = values.detach().to("cpu"), torch.get_num_threads()
+    stored = _SIXTEEN.get(on_cpu.dtype)
+    if stored is None or on_cpu.ndim != 2 or format.family == "floats":
+        return formats.encode(on_cpu.to(torch.float32).numpy(), format, name, threads)
+    data = on_cpu.contiguous().view(torch.uint8).numpy()
     return formats.convert(
-        Encoded(formats.get(stored), (len(held), held.shape[1]), {"data": data}), format, name, threads
+        Encoded(formats.get(stored), (len(on_cpu), on_cpu.shape[1]), {"data": data}), format, name, threads
     )
 
 
@@ -198,11 +200,11 @@ class Decoded(Tensor):
 
     @staticmethod
     def __new__(cls, weight: QuantWeight) -> Decoded:
-        made: Decoded = Tensor._make_wrapper_subclass(
+        tensor: Decoded = Tensor._make_wrapper_subclass(
             cls, torch.Size(weight.shape), dtype=weight.dtype, device=weight.device
         )
-        made._weight = weight
-        return made
+        tensor._weight = weight
+        return tensor
 
     @property
     def data(self) -> Tensor:
@@ -232,7 +234,7 @@ class Decoded(Tensor):
         return result
 
 
-def parameter_of(place: str) -> str:
+def parameter_of(location: str) -> str:
     """The parameter of a plain network in whose place the ``QuantWeight`` of that name is."""
-    stem, _, last = place.rpartition(".")
+    stem, _, last = location.rpartition(".")
     return f"{stem}.weight" if last == "stored" else stem  # else the number of an expert

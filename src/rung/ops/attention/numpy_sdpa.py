@@ -10,8 +10,8 @@ from rung.formats.codec import Floats
 def visible(queries: int, keys: int, start: int, window: int | None) -> np.ndarray:
     """Return which keys each query sees: bool [queries, keys]."""
     position, key = np.arange(start, start + queries)[:, None], np.arange(keys)[None, :]
-    seen: np.ndarray = key <= position
-    return seen if window is None else seen & (key > position - window)
+    mask: np.ndarray = key <= position
+    return mask if window is None else mask & (key > position - window)
 
 
 class Sdpa:

@@ -10,8 +10,8 @@ def visible(queries: int, keys: int, start: int, window: int | None, device: tor
     """Which keys each query sees: bool [queries, keys]."""
     position = torch.arange(start, start + queries, device=device)[:, None]
     key = torch.arange(keys, device=device)[None, :]
-    seen = key <= position
-    return seen if window is None else seen & (key > position - window)
+    mask = key <= position
+    return mask if window is None else mask & (key > position - window)
 
 
 class Reference:
@@ -35,8 +35,8 @@ class Reference:
         scores = torch.einsum("thd,shd->hts", q, k) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        seen = visible(q.shape[0], keys.shape[0], start, window, q.device)
-        weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+        mask = visible(q.shape[0], keys.shape[0], start, window, q.device)
+        weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
         return torch.einsum("hts,shd->thd", weights, v)
 
 

@@ -9,7 +9,7 @@ from rung.ops.attention import numpy_sdpa
 from rung.ops.proof import SEED, as_tensor, compare
 
 
-def check(rung: Rung, case: Case, place: str) -> str:
+def check(rung: Rung, case: Case, location: str) -> str:
     """Compare what each query gathers, with the window and the cap of the case."""
     queries, _, heads, kv_heads, size = case.shape
     queries = min(queries, 5)
@@ -28,7 +28,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
         if rung.without_torch:
             got = rung.load().attend(q, k, v, **options)
         else:
-            got = rung.load().apply(*(as_tensor(x, place) for x in (q, k, v)), **options).cpu().numpy()
+            got = rung.load().apply(*(as_tensor(x, location) for x in (q, k, v)), **options).cpu().numpy()
         want = numpy_sdpa.RUNG.attend(q.astype(np.float64), k, v, **options)
         reason = compare(got, want, np.abs(want).max(axis=-1, keepdims=True), 1e-3)
         if reason:

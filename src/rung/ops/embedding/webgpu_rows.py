@@ -34,7 +34,7 @@ class Rows:
 def _rows(weight: Matrix, ids: Sequence[int]) -> Floats:
     device, columns = weight.gpu, weight.shape[1]
     y, first = device.buffer(4 * MOST_ROWS * columns), 0
-    made = np.empty((len(ids), columns), np.float32)
+    result = np.empty((len(ids), columns), np.float32)
     for piece in weight.pieces:
         own = [number for number, token in enumerate(ids) if first <= token < first + piece.rows]
         info = np.zeros(INFO, np.uint32)
@@ -44,8 +44,8 @@ def _rows(weight: Matrix, ids: Sequence[int]) -> Floats:
             kernel = embed(weight.layout, piece.rows, columns, piece.base, 1.0)
             buffers = [piece.buffer, piece.buffer, device.upload([info]), y]
             device.run([device.bind(kernel, buffers, embed_groups(columns), 0)], len(own))
-            made[own] = device.read(y, 0, 4 * len(own) * columns).view(np.float32).reshape(-1, columns)
-    return made
+            result[own] = device.read(y, 0, 4 * len(own) * columns).view(np.float32).reshape(-1, columns)
+    return result
 
 
 RUNG = Rows()

@@ -64,19 +64,19 @@ class Layers:
     def read(self, texts: Sequence[Sequence[int]]) -> Floats:
         """Return hidden states [tokens, hidden] of all texts."""
         lengths = np.array([len(text) for text in texts], np.int64)
-        places = np.stack([np.cumsum(lengths) - lengths, lengths], axis=1)  # first row and rows of each text
+        spans = np.stack([np.cumsum(lengths) - lengths, lengths], axis=1)  # first row and rows of each text
         hidden = np.ascontiguousarray(self._weights.look_up.rows([token for text in texts for token in text]))
-        for first, count in places:
+        for first, count in spans:
             hidden[first : first + count] += self._weights.positions[:count]
         steps = _Steps(self._threads)
         self._add_and_norm(steps, hidden, None, None, self._weights.norm)
         for layer in self._weights.layers:
-            self._layer(steps, layer, hidden, places)
+            self._layer(steps, layer, hidden, spans)
             steps.run()  # what a layer needs is free again
         return hidden
 
-    def _layer(self, steps: _Steps, layer: EncoderLayer, hidden: Floats, places: np.ndarray) -> None:
-        mixed = self._attend(steps, layer, hidden, places)
+    def _layer(self, steps: _Steps, layer: EncoderLayer, hidden: Floats, spans: np.ndarray) -> None:
+        mixed = self._attend(steps, layer, hidden, spans)
         added = steps.product(layer.output, mixed)
         self._add_and_norm(steps, hidden, added, layer.output.bias, layer.attention_norm)
         wide = steps.product(layer.widen, hidden)
@@ -92,20 +92,20 @@ class Layers:
         arrays = (hidden, added, bias, norm.weight, norm.bias, self._epsilon)
         steps.add(rows.add_and_layer_norm.address, (*hidden.shape, *map(_address, arrays)), *arrays)
 
-    def _attend(self, steps: _Steps, layer: EncoderLayer, hidden: Floats, places: np.ndarray) -> Floats:
+    def _attend(self, steps: _Steps, layer: EncoderLayer, hidden: Floats, spans: np.ndarray) -> Floats:
         """Return the output of attention, [tokens, hidden]."""
         shape = self._shape
         whole = [steps.product(biased, hidden) for biased in layer.inputs]
         q, k, v = whole if len(whole) == 3 else np.split(whole[0], 3, axis=1)
         out, bias = np.empty_like(hidden), np.concatenate([each.bias for each in layer.inputs])
-        scratch = np.empty((self._threads, scratch_floats(int(places[:, 1].max()), shape.head_dim)), np.float32)
+        scratch = np.empty((self._threads, scratch_floats(int(spans[:, 1].max()), shape.head_dim)), np.float32)
         words = [0] * len(TextWord)
-        words[TextWord.TEXTS : TextWord.Q] = len(places), shape.heads, shape.head_dim
+        words[TextWord.TEXTS : TextWord.Q] = len(spans), shape.heads, shape.head_dim
         words[TextWord.Q : TextWord.APART] = map(_address, (q, k, v, out))
         words[TextWord.APART] = q.strides[0]
         words[TextWord.Q_BIAS], words[TextWord.V_BIAS] = _address(bias), _address(bias[2 * shape.hidden :])
-        words[TextWord.ROWS :] = _address(places), _address(self._scale), _address(scratch), scratch.strides[0]
-        steps.add(attend_texts.address, words[1:], q, k, v, out, bias, places, scratch)
+        words[TextWord.ROWS :] = _address(spans), _address(self._scale), _address(scratch), scratch.strides[0]
+        steps.add(attend_texts.address, words[1:], q, k, v, out, bias, spans, scratch)
         return out
 
 

@@ -49,8 +49,8 @@ class _Matrix:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.encoder.weights.EncoderParts``."""
 
-    def __init__(self, shape: Encoder, dtype: type[np.floating], place: str, is_fused: bool) -> None:
-        self._shapes, self._dtype, self.device_name, self._is_fused = shapes(shape), dtype, place, is_fused
+    def __init__(self, shape: Encoder, dtype: type[np.floating], location: str, is_fused: bool) -> None:
+        self._shapes, self._dtype, self.device_name, self._is_fused = shapes(shape), dtype, location, is_fused
 
     def holds(self, role: str) -> bool:
         return self._is_fused and role.endswith("qkv")
@@ -59,8 +59,8 @@ class _Parts:
         shape = self._shapes[role]
         generator = np.random.default_rng([SEED, *role.encode()])
         values = generator.standard_normal(shape) / np.sqrt(shape[-1] if len(shape) > 1 else 4)
-        made: Floats = (values + role.endswith("norm")).astype(self._dtype)
-        return made
+        result: Floats = (values + role.endswith("norm")).astype(self._dtype)
+        return result
 
     table = vector
 
@@ -72,14 +72,14 @@ class _Parts:
         return _Matrix(self.vector("embed"))
 
 
-def check(rung: Rung, case: Case, place: str) -> str:
+def check(rung: Rung, case: Case, location: str) -> str:
     """Compare every value with that of NumPy in float64, for heads of two widths: q, k and v of one are one weight."""
     activation = case.options["activation"]
     texts = [np.random.default_rng([SEED, count]).integers(0, 83, count).tolist() for count in LENGTHS]
     for hidden, heads in ((64, 4), (96, 2)):
         shape = Encoder("tiny", 2, hidden, heads, 160, 83, 40, 2, 1e-12, activation)
-        bound = EncoderWeights.bind(shape, _Parts(shape, np.float32, place, hidden == 64))  # type: ignore[arg-type]
-        exact = EncoderWeights.bind(shape, _Parts(shape, np.float64, place, False))  # type: ignore[arg-type]
+        bound = EncoderWeights.bind(shape, _Parts(shape, np.float32, location, hidden == 64))  # type: ignore[arg-type]
+        exact = EncoderWeights.bind(shape, _Parts(shape, np.float64, location, False))  # type: ignore[arg-type]
         implementation, reference = rung.load(), numpy_layers.RUNG
         got = implementation.apply(implementation.prepare(bound, threads=2), texts)
         want = reference.apply(reference.prepare(exact, threads=1), texts)

@@ -17,18 +17,18 @@ from rung.ops.rasterize.projecting import absolute_of, project
 
 
 class _Absolute(torch.autograd.Function):
-    """Centers [1, N, 2] as they are, put into ``held``; what gsplat leaves on them goes to ``absolute`` [N, 2]."""
+    """Centers [1, N, 2] as they are, put into ``out``; what gsplat leaves on them goes to ``absolute`` [N, 2]."""
 
     @staticmethod
-    def forward(ctx: Any, means: Tensor, absolute: Tensor, held: list[Tensor]) -> Tensor:
-        ctx.held = held
+    def forward(ctx: Any, means: Tensor, absolute: Tensor, out: list[Tensor]) -> Tensor:
+        ctx.held = out
         return means.view_as(means)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         means = ctx.held.pop()  # which would hold on to this for ever
-        return given, means.absgrad[0], None
+        return gradient, means.absgrad[0], None
 
 
 class Tiles:
@@ -41,10 +41,10 @@ class Tiles:
         means, conics, opacities, depths, radii = (
             each[None].contiguous() for each in (flat.means, flat.conics, flat.opacities, flat.depths, flat.radii)
         )
-        absolute, held = absolute_of(screen), list[Tensor]()
+        absolute, gradients = absolute_of(screen), list[Tensor]()
         if absolute is not None:
-            means = _Absolute.apply(means, absolute, held)
-            held.append(means)
+            means = _Absolute.apply(means, absolute, gradients)
+            gradients.append(means)
         channels = torch.cat([flat.colors, flat.depths[:, None]], dim=1)[None]
         _, keys, listed = kernels.isect_tiles(means.detach(), radii, depths.detach(), TILE, across, down, n_images=1)
         starts = kernels.isect_offset_encode(keys, 1, across, down)

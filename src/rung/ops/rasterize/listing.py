@@ -36,5 +36,5 @@ def lists(flat: Flat, across: int, down: int) -> Lists:
     local = torch.arange(len(listed), device=radii.device) - (touched.cumsum(0) - touched).repeat_interleave(touched)
     wide = spans[listed, 0]
     x, y = low[listed, 0] + local % wide, low[listed, 1] + local // wide
-    tiles, places = torch.sort(y * across + x, stable=True)
-    return Lists(listed[places], torch.bincount(tiles, minlength=across * down), order, touched, places)
+    tiles, permutation = torch.sort(y * across + x, stable=True)
+    return Lists(listed[permutation], torch.bincount(tiles, minlength=across * down), order, touched, permutation)

@@ -33,13 +33,13 @@ class _Words:
     """The words of a kernel by name; holds on to the arrays whose addresses they are."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._names, self._held = names, dict[str, Any]()
+        self._names, self._arrays = names, dict[str, Any]()
         self.words = [0] * len(names)
 
     def set(self, **values: Any) -> None:
         """Sets words to numbers, or to the addresses of arrays and tensors."""
         for name, value in values.items():
-            self._held[name] = value
+            self._arrays[name] = value
             address = value.data_ptr() if isinstance(value, Tensor) else getattr(value, "ctypes", None)
             number = value if address is None else address if isinstance(address, int) else address.data
             self.words[self._names.index(name)] = int(number)
@@ -55,9 +55,9 @@ def _camera(pose: Tensor, camera: Camera) -> np.ndarray:
     wide, high = MARGIN * 0.5 * camera.width / fx, MARGIN * 0.5 * camera.height / fy
     limits = (-cx / fx - wide, (camera.width - cx) / fx + wide, -cy / fy - high, (camera.height - cy) / fy + high)
     view = pose.detach()[:3].double().reshape(-1).tolist()
-    made = np.array([*view, fx, fy, cx, cy, *limits, camera.near, camera.far])
-    assert made.size == CAMERA
-    return made
+    numbers = np.array([*view, fx, fy, cx, cy, *limits, camera.near, camera.far])
+    assert numbers.size == CAMERA
+    return numbers
 
 
 def by_size(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -152,32 +152,32 @@ class _Pass:
     def back(self, splats: Splats, color: Tensor, alpha: Tensor, depth: Tensor, absolute: bool) -> tuple[Tensor, ...]:
         """Gradients of the splats, of ``screen``, with ``absolute`` of four columns, and of three rows of the pose."""
         height, width = self.camera.height, self.camera.width
-        given = torch.zeros(OUTPUTS, TILE * self.down, TILE * self.across)
-        given[:3, :height, :width] = color.permute(2, 0, 1)
-        given[3, :height, :width], given[4, :height, :width] = depth, alpha
-        given = given.reshape(OUTPUTS, self.down, TILE, self.across, TILE).permute(1, 3, 2, 0, 4).contiguous()
+        gradients = torch.zeros(OUTPUTS, TILE * self.down, TILE * self.across)
+        gradients[:3, :height, :width] = color.permute(2, 0, 1)
+        gradients[3, :height, :width], gradients[4, :height, :width] = depth, alpha
+        gradients = gradients.reshape(OUTPUTS, self.down, TILE, self.across, TILE).permute(1, 3, 2, 0, 4).contiguous()
         gains = np.empty((self.listed, projection.GAINS), np.float32)
         scratch = np.empty(torch.get_num_threads() * tiles.SCRATCH, np.uint8)
         unsigned = np.zeros((self.listed, 2), np.float32) if absolute else 0
-        self.tiles.set(gradients=given, gains=gains, scratch=scratch, unsigned=unsigned)
+        self.tiles.set(gradients=gradients, gains=gains, scratch=scratch, unsigned=unsigned)
         self.tiles.run(tiles.blame)
-        made = Splats(*(torch.zeros_like(tensor) for tensor in splats))
+        splat_gradients = Splats(*(torch.zeros_like(tensor) for tensor in splats))
         screen = torch.zeros(self.count, 2)
         chunks = np.zeros((-(-self.count // projection.CHUNK), 3, 4))
         self.project.set(
             gains=gains,
-            **{f"g_{name}": tensor for name, tensor in made._asdict().items()},
+            **{f"g_{name}": tensor for name, tensor in splat_gradients._asdict().items()},
             g_screen=screen,
             g_camera=chunks,
         )
         self.project.run(projection.project_back)
         if absolute:
             screen = torch.cat([screen, self._by_splat(unsigned)], dim=1)
-        return (*made, screen, torch.from_numpy(chunks.sum(0)).float())
+        return (*splat_gradients, screen, torch.from_numpy(chunks.sum(0)).float())
 
-    def _by_splat(self, told: Any) -> Tensor:
+    def _by_splat(self, values: Any) -> Tensor:
         """Sums [N, 2] of what the tiles of each splat told."""
-        ends = np.concatenate([np.zeros((1, 2)), np.cumsum(told, axis=0, dtype=np.float64)])
+        ends = np.concatenate([np.zeros((1, 2)), np.cumsum(values, axis=0, dtype=np.float64)])
         return torch.from_numpy(ends[self.starts[1:]] - ends[self.starts[:-1]]).float()
 
 
@@ -185,12 +185,12 @@ class _Rasterize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, camera: Camera, pose: Tensor, screen: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         splats = Splats(*(tensor.detach().contiguous() for tensor in tensors))
-        made = _Pass(splats, pose, camera)
-        ctx.made, ctx.columns = made, 0 if screen is None else screen.shape[1]
+        forward_pass = _Pass(splats, pose, camera)
+        ctx.made, ctx.columns = forward_pass, 0 if screen is None else screen.shape[1]
         ctx.save_for_backward(*splats)
-        means = made.means()
-        ctx.mark_non_differentiable(made.radii, means)
-        return (*made.outputs(), made.radii, means)
+        means = forward_pass.means()
+        ctx.mark_non_differentiable(forward_pass.radii, means)
+        return (*forward_pass.outputs(), forward_pass.radii, means)
 
     @staticmethod
     @once_differentiable

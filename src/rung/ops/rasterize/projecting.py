@@ -115,8 +115,8 @@ class _Absolute(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
-        return given, given.abs().sum(-3)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.abs().sum(-3)
 
 
 def composite(flat: Flat, chosen: Tensor, pixels: Tensor, absolute: Tensor | None = None) -> Tensor:

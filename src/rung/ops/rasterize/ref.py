@@ -11,12 +11,12 @@ from rung.ops.rasterize.projecting import Flat, absolute_of, composite, project
 
 def _tile(flat: Flat, order: Tensor, absolute: Tensor | None, left: int, top: int, right: int, bottom: int) -> Tensor:
     """[bottom - top, right - left, 5] of the pixels in that box."""
-    kind, place = flat.means.dtype, flat.means.device
+    kind, device = flat.means.dtype, flat.means.device
     centers, radii = flat.means.detach()[order], flat.radii[order]
-    corner, end = torch.tensor([left, top], device=place), torch.tensor([right, bottom], device=place)
+    corner, end = torch.tensor([left, top], device=device), torch.tensor([right, bottom], device=device)
     touched = ((centers + radii > corner) & (centers - radii < end)).all(-1)
-    down = torch.arange(top, bottom, dtype=kind, device=place) + 0.5
-    across = torch.arange(left, right, dtype=kind, device=place) + 0.5
+    down = torch.arange(top, bottom, dtype=kind, device=device) + 0.5
+    across = torch.arange(left, right, dtype=kind, device=device) + 0.5
     pixels = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
     return composite(flat, order[touched], pixels, absolute).reshape(bottom - top, right - left, 5)
 

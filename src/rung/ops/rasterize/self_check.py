@@ -27,35 +27,35 @@ def splats(count: int, degree: int | None, seed: int = SEED) -> Splats:
 
 
 def gradients(
-    implementation: Any, given: Splats, camera: Camera, place: str = "cpu", **told: str
+    implementation: Any, scene: Splats, camera: Camera, location: str = "cpu", **options: str
 ) -> tuple[Any, list[torch.Tensor]]:
     """The picture, and the gradients of a seeded sum of it by every tensor of the splats and by the pose.
 
-    ``place`` is where torch has the tensors, ``told`` what else the implementation is given."""
-    taken = [tensor.detach().to(place).requires_grad_() for tensor in given]
-    pose = torch.eye(4, dtype=given.means.dtype, device=place).requires_grad_()
-    made = implementation.apply(Splats(*taken), pose, camera, **told)
+    ``location`` is where torch has the tensors, ``options`` what else the implementation is given."""
+    taken = [tensor.detach().to(location).requires_grad_() for tensor in scene]
+    pose = torch.eye(4, dtype=scene.means.dtype, device=location).requires_grad_()
+    drawn = implementation.apply(Splats(*taken), pose, camera, **options)
     generator = torch.Generator().manual_seed(SEED)
     loss = sum(
         (picture * torch.randn(picture.shape, generator=generator).to(picture)).sum()
-        for picture in (made.color, made.alpha, made.depth)
+        for picture in (drawn.color, drawn.alpha, drawn.depth)
     )
     loss.backward()
-    return made, [slope.cpu() for slope in (tensor.grad for tensor in (*taken, pose)) if slope is not None]
+    return drawn, [slope.cpu() for slope in (tensor.grad for tensor in (*taken, pose)) if slope is not None]
 
 
-def check(rung: Rung, case: Case, place: str) -> str:
+def check(rung: Rung, case: Case, location: str) -> str:
     """Thousands of splats and every one's gradients: one in a thousand that vanishes is seen.
 
     A pixel may decide another way where it lies on a threshold, which changes it by 1/255 and its splats a little.
     """
     degree = case.options.get("degree")
     camera = Camera(112, 96, 100.0, 101.0, 55.5, 48.5, degree, bool(case.options.get("antialiased")))
-    given = splats(4096, degree)
+    scene = splats(4096, degree)
     if degree is None:
-        given = given._replace(colors=given.colors[:, 0])
-    got, slopes = gradients(rung.load(), given, camera, tensor_device(place), **where(rung, place))
-    want, right = gradients(ref.RUNG, Splats(*(x.double() for x in given)), camera)
+        scene = scene._replace(colors=scene.colors[:, 0])
+    got, slopes = gradients(rung.load(), scene, camera, tensor_device(location), **where(rung, location))
+    want, right = gradients(ref.RUNG, Splats(*(x.double() for x in scene)), camera)
     for name, scale in (("color", 1.0), ("alpha", 1.0), ("depth", 5.0)):
         here, there = getattr(got, name).detach().cpu(), getattr(want, name).detach()
         reason = compare(here, there, scale, 1 / 128)

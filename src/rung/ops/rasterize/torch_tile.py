@@ -38,34 +38,34 @@ class Tiles:
         return Picture(image[..., :3], image[..., 4], image[..., 3], flat.radii, flat.means)
 
     def _composite(self, flat: Flat, absolute: Tensor | None, across: int, down: int) -> Tensor:
-        made_lists = lists(flat, across, down)
-        counts = made_lists.counts
-        listed = torch.cat([made_lists.listed, counts.new_full((1,), len(flat.radii))])  # one that nobody sees
+        tile_lists = lists(flat, across, down)
+        counts = tile_lists.counts
+        listed = torch.cat([tile_lists.listed, counts.new_full((1,), len(flat.radii))])  # one that nobody sees
         starts = counts.cumsum(0) - counts
         lengths, tiles = torch.sort(counts, descending=True)
         padded = Flat(*map(_with_nothing, flat))
-        told = None if absolute is None else _with_nothing(absolute)
+        unsigned = None if absolute is None else _with_nothing(absolute)
         within = torch.arange(TILE, dtype=flat.means.dtype, device=flat.means.device) + 0.5
         pixels = torch.stack(torch.meshgrid(within, within, indexing="xy"), dim=-1).reshape(-1, 2)
-        made: list[Tensor] = []
+        pictures: list[Tensor] = []
         first, remaining = 0, lengths.tolist()
-        while not made or (first < len(remaining) and remaining[first]):
+        while not pictures or (first < len(remaining) and remaining[first]):
             longest = max(1, remaining[first])
             group = tiles[first : first + max(1, _MOST // (TILE * TILE * longest))]
             entry = torch.arange(longest, device=listed.device)
-            places = torch.where(entry < counts[group, None], starts[group, None] + entry, len(listed) - 1)
+            entries = torch.where(entry < counts[group, None], starts[group, None] + entry, len(listed) - 1)
             corners = torch.stack([group % across, group // across], dim=-1) * TILE
             centers = pixels + corners[:, None, :]
-            made.append(checkpoint(_group, *padded, listed[places], centers, told, use_reentrant=False))
+            pictures.append(checkpoint(_group, *padded, listed[entries], centers, unsigned, use_reentrant=False))
             first += len(group)
         image = flat.means.new_zeros(across * down, TILE * TILE, 5)
-        return image.index_copy(0, tiles[:first], torch.cat(made))
+        return image.index_copy(0, tiles[:first], torch.cat(pictures))
 
 
-def _group(*given: Any) -> Tensor:
+def _group(*arguments: Any) -> Tensor:
     """``composite`` of tensors, as checkpoints want it."""
-    *flat, chosen, centers, told = given
-    return composite(Flat(*flat), chosen, centers, told)
+    *flat, chosen, centers, unsigned = arguments
+    return composite(Flat(*flat), chosen, centers, unsigned)
 
 
 RUNG = Tiles()

@@ -31,33 +31,41 @@ class _Tiles(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, records: Tensor, absolute: Tensor | None, made: Lists, across: int, width: int, height: int
+        ctx: Any, records: Tensor, absolute: Tensor | None, tile_lists: Lists, across: int, width: int, height: int
     ) -> Tensor:
         records = records.detach().contiguous()
-        starts, tiles = _starts(made.counts), len(made.counts)
+        starts, tiles = _starts(tile_lists.counts), len(tile_lists.counts)
         states = records.new_empty(tiles, splat_tiles.STATE, TILE * TILE)
-        splat_tiles.composite[(tiles,)](records, made.listed, starts, states, across, width, height)
-        ctx.save_for_backward(records, starts, states, *made)
+        splat_tiles.composite[(tiles,)](records, tile_lists.listed, starts, states, across, width, height)
+        ctx.save_for_backward(records, starts, states, *tile_lists)
         ctx.across, ctx.unsigned = across, absolute is not None
         return states
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Any, ...]:
-        records, starts, states, *held = ctx.saved_tensors
-        made, tiles = Lists(*held), len(states)
-        given = given.clone()
-        given[:, 4] = -given[:, 4]  # alpha is what is not left
-        told = splat_tiles.PARTS + (splat_tiles.UNSIGNED if ctx.unsigned else 0)
-        parts = records.new_zeros(len(made.listed), told)
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Any, ...]:
+        records, starts, states, *saved = ctx.saved_tensors
+        tile_lists, tiles = Lists(*saved), len(states)
+        gradients = gradients.clone()
+        gradients[:, 4] = -gradients[:, 4]  # alpha is what is not left
+        columns = splat_tiles.PARTS + (splat_tiles.UNSIGNED if ctx.unsigned else 0)
+        parts = records.new_zeros(len(tile_lists.listed), columns)
         splat_tiles.blame[(tiles,)](
-            records, made.listed, made.entries, starts, states, given.contiguous(), parts, ctx.across, told
+            records,
+            tile_lists.listed,
+            tile_lists.entries,
+            starts,
+            states,
+            gradients.contiguous(),
+            parts,
+            ctx.across,
+            columns,
         )
         count = len(records)
-        sums, touched = records.new_empty(count, told), _starts(made.touched)
-        splat_tiles.sum_parts[(-(-count // _BLOCK),)](parts, touched, sums, count, told, _BLOCK)
+        sums, touched = records.new_empty(count, columns), _starts(tile_lists.touched)
+        splat_tiles.sum_parts[(-(-count // _BLOCK),)](parts, touched, sums, count, columns, _BLOCK)
         by_splat = torch.empty_like(sums)
-        by_splat[made.order] = sums
+        by_splat[tile_lists.order] = sums
         unsigned = by_splat[:, splat_tiles.PARTS :] if ctx.unsigned else None
         return (_record_slopes(records, by_splat[:, : splat_tiles.PARTS]), unsigned, None, None, None, None)
 
@@ -82,8 +90,10 @@ class Tiles:
         flat = project(splats, pose, camera, screen)
         across, down = -(-camera.width // TILE), -(-camera.height // TILE)
         columns = (flat.means, flat.conics, flat.opacities[:, None], flat.colors, flat.depths[:, None])
-        made = lists(flat, across, down)
-        states = _Tiles.apply(torch.cat(columns, dim=1), absolute_of(screen), made, across, camera.width, camera.height)
+        tile_lists = lists(flat, across, down)
+        states = _Tiles.apply(
+            torch.cat(columns, dim=1), absolute_of(screen), tile_lists, across, camera.width, camera.height
+        )
         image = states.reshape(down, across, splat_tiles.STATE, TILE, TILE).permute(0, 3, 1, 4, 2)
         image = image.reshape(down * TILE, across * TILE, splat_tiles.STATE)[: camera.height, : camera.width]
         return Picture(image[..., :3], 1 - image[..., 4], image[..., 3], flat.radii, flat.means)

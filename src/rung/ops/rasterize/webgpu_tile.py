@@ -35,8 +35,8 @@ def _words(pose: Tensor, camera: Camera, splats: Splats) -> Words:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    made: np.ndarray = tensor.detach().contiguous().numpy()
-    return made
+    array: np.ndarray = tensor.detach().contiguous().numpy()
+    return array
 
 
 class _Rasterize(torch.autograd.Function):
@@ -54,11 +54,11 @@ class _Rasterize(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, color: Tensor, alpha: Tensor, depth: Tensor, *unused: Tensor) -> tuple[Any, ...]:
-        given = (_array(each) for each in (color, depth, alpha))
-        made = ctx.drawing.back(*given, posed=ctx.needs_input_grad[2], unsigned=ctx.columns == 4)
-        pose, screen = torch.zeros(4, 4), [made.screen, made.unsigned][: ctx.columns // 2]
-        pose[:3] = torch.from_numpy(made.view)
-        splats = (torch.from_numpy(np.array(part)) for part in made.splats)
+        gradients = (_array(each) for each in (color, depth, alpha))
+        splat_gradients = ctx.drawing.back(*gradients, posed=ctx.needs_input_grad[2], unsigned=ctx.columns == 4)
+        pose, screen = torch.zeros(4, 4), [splat_gradients.screen, splat_gradients.unsigned][: ctx.columns // 2]
+        pose[:3] = torch.from_numpy(splat_gradients.view)
+        splats = (torch.from_numpy(np.array(part)) for part in splat_gradients.splats)
         return (None, None, pose, torch.from_numpy(np.concatenate(screen, axis=1)) if screen else None, *splats)
 
 

@@ -27,7 +27,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def check(rung: Rung, case: Case, place: str) -> str:
+def check(rung: Rung, case: Case, location: str) -> str:
     """Compare every token; rows with a NaN and with an empty mask are refused."""
     generator = np.random.default_rng(SEED)
     logits = generator.standard_normal((_DRAWS, VOCABULARY), dtype=np.float32) * 3
@@ -42,9 +42,9 @@ def check(rung: Rung, case: Case, place: str) -> str:
             more = {"bias_ids": ids, "bias": bias, "mask": mask}
         rows = [Row(**settings, **more, random=int(each)) for each in generator.integers(0, 2**63, _DRAWS)]
         for index, found in enumerate(implementation.apply(state, logits, rows)):
-            wanted = _token(logits[index], rows[index])
-            if found.error or found.token != wanted:
-                return f"{settings} chooses {found.error or found.token} instead of {wanted}"
+            expected = _token(logits[index], rows[index])
+            if found.error or found.token != expected:
+                return f"{settings} chooses {found.error or found.token} instead of {expected}"
     return _errors(implementation, state, logits) or _logprobs(implementation, state, logits)
 
 

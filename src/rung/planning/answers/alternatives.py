@@ -41,23 +41,23 @@ class GroupRequest:
 
 
 def instead(
-    wanted: GroupRequest, cpu: Device | None, usual: Sequence[Storage], attempt: Attempt, pick: Pick
+    request: GroupRequest, cpu: Device | None, usual: Sequence[Storage], attempt: Attempt, pick: Pick
 ) -> list[Alternative]:
     """Return alternatives to the question that run on these devices, the least different first.
 
     ``usual`` are the formats that ``rung run`` tries by itself; ``cpu`` takes the layers that the devices do not hold.
     """
-    every = _distinct([*wanted.formats, *usual, *map(storage, _COARSE)])
+    every = _distinct([*request.formats, *usual, *map(storage, _COARSE)])
     tries: list[list[Storage]] = [every, [storage(name) for name in _COARSEST]]
-    if wanted.named_formats:
-        tries = [list(wanted.formats), *tries]
+    if request.named_formats:
+        tries = [list(request.formats), *tries]
     found: list[Alternative] = []
     for formats in tries:
-        found = found or _on_devices(wanted, formats, attempt, pick)
+        found = found or _on_devices(request, formats, attempt, pick)
     shared: Alternative | None = None
-    if cpu is not None and all(device.kind != "cpu" for device in wanted.group):
+    if cpu is not None and all(device.kind != "cpu" for device in request.group):
         for formats in tries:
-            shared = shared or _beside_cpu(wanted, cpu, formats, attempt, pick)
+            shared = shared or _split_with_cpu(request, cpu, formats, attempt, pick)
     return found + ([shared] if shared and _adds(shared, found) else [])
 
 
@@ -76,30 +76,30 @@ def _distinct(formats: Sequence[Storage]) -> list[Storage]:
     return list({storage_name(each): each for each in formats}.values())
 
 
-def _on_devices(wanted: GroupRequest, formats: Sequence[Storage], attempt: Attempt, pick: Pick) -> list[Alternative]:
+def _on_devices(request: GroupRequest, formats: Sequence[Storage], attempt: Attempt, pick: Pick) -> list[Alternative]:
     """The best with the whole context, and with a shorter one where that keeps more of the weights."""
     found: list[Alternative] = []
-    for context in contexts(wanted.context):
-        best = _best(formats, wanted.group, context, attempt, pick)
+    for context in contexts(request.context):
+        best = _best(formats, request.group, context, attempt, pick)
         if best is None:
             continue
         if not found or best[0].error_db >= found[-1].choice.error_db + _WORTH_DB:
-            found.append(_alternative(wanted, best[0], context))
+            found.append(_alternative(request, best[0], context))
         if len(found) == 2:
             break
     return found
 
 
-def _beside_cpu(
-    wanted: GroupRequest, cpu: Device, formats: Sequence[Storage], attempt: Attempt, pick: Pick
+def _split_with_cpu(
+    request: GroupRequest, cpu: Device, formats: Sequence[Storage], attempt: Attempt, pick: Pick
 ) -> Alternative | None:
-    for context in contexts(wanted.context):
-        best = _best(formats, (*wanted.group, cpu), context, attempt, pick)
+    for context in contexts(request.context):
+        best = _best(formats, (*request.group, cpu), context, attempt, pick)
         if best is not None:
             choice, arrangement = best
             layers = sum(number for _, _, number in arrangement.parts)
-            held = sum(number for _, device, number in arrangement.parts if device == cpu)
-            return replace(_alternative(wanted, choice, context), on_cpu=held / layers) if held else None
+            on_cpu = sum(number for _, device, number in arrangement.parts if device == cpu)
+            return replace(_alternative(request, choice, context), on_cpu=on_cpu / layers) if on_cpu else None
     return None
 
 
@@ -114,18 +114,18 @@ def _best(
     return able[id(best)], best
 
 
-def _alternative(wanted: GroupRequest, choice: Choice, context: int) -> Alternative:
+def _alternative(request: GroupRequest, choice: Choice, context: int) -> Alternative:
     """Return a choice with its differences in words: ``q3_k_m instead of q8_0, 2,048 tokens of context``."""
-    other_format = choice.format not in map(storage_name, wanted.formats)
-    other_context = context != wanted.context
+    other_format = choice.format not in map(storage_name, request.formats)
+    other_context = context != request.context
     changes = [_format_change(choice)] if other_format else []
-    changes += [f"{count(context, 'token')} of context instead of {wanted.context:,}"] if other_context else []
-    kept = not (wanted.named_formats and other_format) and not (wanted.named_context and other_context)
+    changes += [f"{count(context, 'token')} of context instead of {request.context:,}"] if other_context else []
+    kept = not (request.named_formats and other_format) and not (request.named_context and other_context)
     change = " and ".join(changes) or "some layers on the CPU"
-    return Alternative(group_id(wanted.group), choice, change, context, as_asked=kept)
+    return Alternative(group_id(request.group), choice, change, context, as_asked=kept)
 
 
 def _format_change(choice: Choice) -> str:
-    made = storage(choice.format) if choice.format != "stored" else None
-    base = made if isinstance(made, Format) or made is None else made.base
+    stored = storage(choice.format) if choice.format != "stored" else None
+    base = stored if isinstance(stored, Format) or stored is None else stored.base
     return choice.format + (f" ({base.bits:.0f} bits)" if base is not None else "")

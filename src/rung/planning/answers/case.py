@@ -71,9 +71,9 @@ def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -
             (),
             [f"--prompt-tokens {context}", f"--context {prompt}"],
         )
-    asked = None if question.cache_type == "auto" else question.cache_type
+    cache_dtype = None if question.cache_type == "auto" else question.cache_type
     request = Request(
-        memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt, cache_type=asked
+        memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt, cache_type=cache_dtype
     )
     return Case(components, outline, question, request, context, sequence)
 
@@ -97,8 +97,8 @@ def storages_of(case: Case) -> list[Storage]:
             ways_out=[f"rung check {quoted(subject.path)} --format q8_0"],
         )
     if case.question.formats:
-        asked = [storage for name in case.question.formats for storage in storages(subject, name)]
-        return list({storage_name(storage): storage for storage in asked}.values())  # nf4 and nf4:64 are one
+        named = [storage for name in case.question.formats for storage in storages(subject, name)]
+        return list({storage_name(storage): storage for storage in named}.values())  # nf4 and nf4:64 are one
     if case.question.training == "full":
         return [storage for name in ("f32", "bf16", "f16") for storage in storages(subject, name)]
     return usual_storages(case)

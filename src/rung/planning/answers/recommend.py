@@ -83,10 +83,10 @@ class Shelf(Value):
             return f"None of the {self.known} known models runs on {where}."
         best = self.suggestions[0]
         speed = best.choice.speed.decode_tokens_per_second
-        held = "as it is stored" if best.choice.format == "stored" else f"with {best.choice.format}"
-        told = f"{held}, {speed:.1f} tokens/s" if speed is not None else f"{held}, but {best.choice.speed.reason}"
+        how = "as it is stored" if best.choice.format == "stored" else f"with {best.choice.format}"
+        words = f"{how}, {speed:.1f} tokens/s" if speed is not None else f"{how}, but {best.choice.speed.reason}"
         what = "is the largest that answers at reading speed" if best.reads else "runs, slower than one reads"
-        return f"Of {self.known} known models {best.model.title} {what} on {where}: {told}."
+        return f"Of {self.known} known models {best.model.title} {what} on {where}: {words}."
 
     def to_json(self) -> dict[str, Any]:
         """The shelf as scripts read it."""
@@ -158,10 +158,10 @@ def _suggestion(model: KnownModel, group: tuple[Device, ...], question: Question
     """The most exact format that answers at reading speed, else the fastest one that fits; None where none does."""
     outline = outline_of(Match(model.name, model))
     quantized = any(tensor.source for tensor in outline.components[0].tensors)
-    asked = question.formats or (("stored",) if quantized else FORMATS)
+    formats = question.formats or (("stored",) if quantized else FORMATS)
     context = question.context and min(question.context, outline.components[0].shape.context)
     answer = check(
-        outline, [group], replace(question, formats=asked, context=context), alternatives=False, relaxations=False
+        outline, [group], replace(question, formats=formats, context=context), alternatives=False, relaxations=False
     )
     able = [choice for choice in answer.choices if choice.verdict]
     if not able:

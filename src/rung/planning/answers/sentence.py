@@ -52,8 +52,8 @@ def sentence(answer: Answer) -> str:
     if len(groups) == 1:
         return f"{_model(answer)} on {devices_phrase(groups[0])}: {_on_one(answer, group_key(groups[0]))}."
     if len(groups) <= _FEW:
-        told = (f"on {devices_phrase(group)} {_on_one(answer, group_key(group))}" for group in groups)
-        return f"{_model(answer)}: {'; '.join(told)}."
+        phrases = (f"on {devices_phrase(group)} {_on_one(answer, group_key(group))}" for group in groups)
+        return f"{_model(answer)}: {'; '.join(phrases)}."
     return _on_many(answer)
 
 
@@ -72,13 +72,13 @@ def _on_one(answer: Answer, key: str) -> str:
     own = next((each for each in others if not each.on_cpu), None)
     shared = next((each for each in others if each.on_cpu), None)
     if own is None:
-        return f"not on the card alone; {_beside_cpu(others[0])}"
+        return f"not on the card alone; {_split_with_cpu(others[0])}"
     slow = own.choice.level == "slow"
-    runs = f"not {_as_asked(answer, own)}; it runs{' slowly' if slow else ''}"
+    runs = f"not {_given_up(answer, own)}; it runs{' slowly' if slow else ''}"
     words = f"{_word(own.choice) + ',' if own.as_asked else runs} with {_with(own)}"
     if shared is None:
         return words
-    return f"{words}; or {_beside_cpu(shared, own.context, slow)}"
+    return f"{words}; or {_split_with_cpu(shared, own.context, slow)}"
 
 
 def _word(choice: Choice) -> str:
@@ -86,13 +86,13 @@ def _word(choice: Choice) -> str:
     return "slowly" if choice.level == "slow" else "yes"
 
 
-def _beside_cpu(other: Alternative, context: int = 0, slow_is_said: bool = False) -> str:
+def _split_with_cpu(other: Alternative, context: int = 0, slow_is_said: bool = False) -> str:
     """An alternative that needs the CPU: ``slowly, half on the CPU with q4_k, 2.1 tokens/s``."""
     word = "slowly, " if other.choice.level == "slow" and not slow_is_said else ""
     return f"{word}{share_words(other.on_cpu)} on the CPU with {_with(other, context)}"
 
 
-def _as_asked(answer: Answer, other: Alternative) -> str:
+def _given_up(answer: Answer, other: Alternative) -> str:
     """Describe the part of the question that the alternative gives up."""
     formats = list(dict.fromkeys(choice.format for choice in answer.choices))
     if other.choice.format in formats:
@@ -116,9 +116,9 @@ def _runs(answer: Answer, best: Choice) -> str:
 
 def _with(other: Alternative, said: int = 0) -> str:
     """An alternative; its context where that was not said before."""
-    held = "the stored formats" if other.choice.format == "stored" else other.choice.format
+    formats = "the stored formats" if other.choice.format == "stored" else other.choice.format
     context = f" and {count(other.context, 'token')} of context" if other.context != said else ""
-    return f"{held}{context}, {_speed(other.choice)}"
+    return f"{formats}{context}, {_speed(other.choice)}"
 
 
 def _speed(choice: Choice) -> str:

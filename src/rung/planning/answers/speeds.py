@@ -28,7 +28,7 @@ _FILE_TYPES = {
 def memory_bound(arrangement: Arrangement, subject: Subject, depth: int, batch: int) -> float | None:
     """Return the tokens a second that the memory of the devices allows at most, None where that is not known."""
     layers = sum(number for _, _, number in arrangement.parts)
-    parts = [(made.token_bytes[0], device, number / layers) for made, device, number in arrangement.parts]
+    parts = [(plan.token_bytes[0], device, number / layers) for plan, device, number in arrangement.parts]
     return bound(parts, subject, arrangement.cache_dtype, depth, batch)
 
 

@@ -31,14 +31,14 @@ SMALLEST_CONTEXT = 256
 Groups = Sequence[Sequence[Device]]
 
 
-def contexts(asked: int) -> list[int]:
+def contexts(most: int) -> list[int]:
     """Return the context that was asked for and shorter ones, each a power of two.
 
     >>> contexts(4096), contexts(20_000), contexts(512)
     ([4096, 2048, 1024], [20000, 16384, 8192, 4096, 2048, 1024], [512])
     """
-    shorter = (1 << power for power in reversed(range(asked.bit_length())))
-    return [asked, *(context for context in shorter if _LEAST_CONTEXT <= context < asked)]
+    shorter = (1 << power for power in reversed(range(most.bit_length())))
+    return [most, *(context for context in shorter if _LEAST_CONTEXT <= context < most)]
 
 
 def does_not_fit(
@@ -61,7 +61,7 @@ def does_not_fit(
     ways = ways or _smaller_and_shorter(plans, groups, request, context)
     if not any("--context" in way for way in ways):
         ways += _shorter_with_more(plans, devices, request, context, closest)
-    ways += _beside(plans, devices, others, request, context) if others else []
+    ways += _with_other_devices(plans, devices, others, request, context) if others else []
     ways.append(more_memory(plans, devices, request, tried))
     return DoesNotFit(f"{plans.subject.name} does not fit.", _facts(devices, tried, closest, context), ways)
 
@@ -93,13 +93,13 @@ def groups_of(devices: Sequence[Device], together: bool = False) -> list[tuple[D
 def _command(plans: WeightPlanCache, request: Request, **changed: str | int | None) -> str:
     """The command that asks the same with something changed; None takes an option away."""
     typed = request.typed
-    asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
+    named = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
     memory = {"memory": ",".join(budget_text(name, count) for name, count in request.memory.items()) or None}
     several = {"parallel": request.batch} if request.batch > 1 else {}
-    options = asked | {"context": request.context, "cache-type": request.cache_type} | several | memory | changed
-    given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
+    options = named | {"context": request.context, "cache-type": request.cache_type} | several | memory | changed
+    words = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
     command = "rung plan" if several and typed.command == "rung run" else typed.command
-    return " ".join([command, quoted(typed.model or name_of(plans.subject.path)), *given])
+    return " ".join([command, quoted(typed.model or name_of(plans.subject.path)), *words])
 
 
 def budget_text(device: str, count: int) -> str:
@@ -120,7 +120,7 @@ def more_memory(
         if tenths(needed) * 2**30 <= free[device]:
             return _command(plans, request, memory=f"{tenths(needed)}GB")
     if not alone:
-        needed = min(sum(place.memory.most for place in a.placements) for a in tried)
+        needed = min(sum(placement.memory.most for placement in a.placements) for a in tried)
         return f"devices with {tenths(needed)} GB free together"
     return f"a device with {tenths(alone[0][0])} GB free"
 
@@ -193,7 +193,7 @@ def _shorter_with_more(
     return less_context(plans, [alone], larger, context)
 
 
-def _beside(
+def _with_other_devices(
     plans: WeightPlanCache, devices: Sequence[Device], others: Sequence[Device], request: Request, context: int
 ) -> list[str]:
     """The command that lets other devices hold layers too, where that is enough: all that are here, or, of a card that
@@ -214,7 +214,7 @@ def _beside(
 
 def other_training(
     path: str,
-    asked: Question,
+    original: Question,
     sequence: int,
     groups: Sequence[Group],
     fitting: Callable[[Question, Sequence[Group]], Group | None],
@@ -224,15 +224,15 @@ def other_training(
     ``fitting`` finds the first of some devices on which a question has a yes; ``sequence`` is the length of one.
     """
     alone = [(device,) for group in groups for device in group]
-    if alone != list(groups) and (group := fitting(asked, alone)) is not None:
-        return [Relaxation("one device by itself", _check_command(path, asked, group))]
-    lora, other = replace(asked, training="lora", optimizer=None, formats=()), replace(asked, formats=())
-    ways = _Ways(path, asked, sequence, lambda question: fitting(question, alone))
-    ways.offer_fewer(asked)
-    ways.offer("an optimizer with 8-bit state", replace(asked, optimizer="adamw8bit"))
+    if alone != list(groups) and (group := fitting(original, alone)) is not None:
+        return [Relaxation("one device by itself", _check_command(path, original, group))]
+    lora, other = replace(original, training="lora", optimizer=None, formats=()), replace(original, formats=())
+    ways = _Ways(path, original, sequence, lambda question: fitting(question, alone))
+    ways.offer_fewer(original)
+    ways.offer("an optimizer with 8-bit state", replace(original, optimizer="adamw8bit"))
     ways.offer("another format", other)
-    ways.offer_shorter(asked)
-    if not ways.found and asked.formats:
+    ways.offer_shorter(original)
+    if not ways.found and original.formats:
         ways.offer_fewer(other, "another format, ")
         ways.offer_shorter(other, "another format, ")
     ways.offer("adapters", lora)
@@ -242,20 +242,22 @@ def other_training(
     if not ways.found:
         ways.offer_shorter(replace(lora, batch=1), "adapters, one sequence at a time, ")
     if len(groups) == 1:
-        ways.found[asked] = Relaxation("another card: every one that trains it", _check_command(path, asked, ()))
+        ways.found[original] = Relaxation("another card: every one that trains it", _check_command(path, original, ()))
     return list(ways.found.values())
 
 
 class _Ways:
-    """Questions near ``asked`` with a yes, found one by one; ``fitting`` names the devices that have it."""
+    """Questions near ``question`` with a yes, found one by one; ``fitting`` names the devices that have it."""
 
-    def __init__(self, path: str, asked: Question, sequence: int, fitting: Callable[[Question], Group | None]) -> None:
-        self._path, self._asked, self._sequence, self._fitting = path, asked, sequence, fitting
+    def __init__(
+        self, path: str, question: Question, sequence: int, fitting: Callable[[Question], Group | None]
+    ) -> None:
+        self._path, self._question, self._sequence, self._fitting = path, question, sequence, fitting
         self.found: dict[Question, Relaxation] = {}
 
     def offer(self, words: str, question: Question) -> None:
         """Add the question if it fits and is not there yet."""
-        if question not in (self._asked, *self.found) and (group := self._fitting(question)) is not None:
+        if question not in (self._question, *self.found) and (group := self._fitting(question)) is not None:
             self.found[question] = Relaxation(words, _check_command(self._path, question, group))
 
     def offer_fewer(self, base: Question, words: str = "") -> None:
@@ -302,6 +304,6 @@ def _check_command(path: str, question: Question, group: Group) -> str:
         "sequence": question.sequence,
         "batch": question.batch if question.batch > 1 else None,
     }
-    given = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
+    words = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
     formats = [word for name in question.formats for word in ("--format", _name(name))]
-    return shlex.join(["rung", "check", path, *([] if group else ["--fits"]), *given, *formats])
+    return shlex.join(["rung", "check", path, *([] if group else ["--fits"]), *words, *formats])

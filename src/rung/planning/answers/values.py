@@ -55,13 +55,13 @@ class Speed(Value):
     def slower(self) -> bool:
         """Return whether llama.cpp is faster: by published figures, else where rung reaches less than half of the
         bound."""
-        decode, beside = self.decode_tokens_per_second, self.llama_cpp
-        if beside is None:
+        decode, peer = self.decode_tokens_per_second, self.llama_cpp
+        if peer is None:
             return False
         if decode is None:
             return bool(self.reason)
-        if beside.tokens_per_second is not None:
-            return beside.tokens_per_second > _FASTER * decode
+        if peer.tokens_per_second is not None:
+            return peer.tokens_per_second > _FASTER * decode
         return self.bound_tokens_per_second is not None and decode < self.bound_tokens_per_second * _HALF
 
 
@@ -144,7 +144,7 @@ class Choice(PlanFrame):
     def to_json(self) -> dict[str, Any]:
         """The choice as scripts read it."""
         lossless = math.isinf(self.error_db)
-        made: dict[str, Any] = {
+        result: dict[str, Any] = {
             "format": self.format,
             "device": self.device,
             "fits": self.fits,
@@ -159,7 +159,7 @@ class Choice(PlanFrame):
             "command": self.command,
         }
         if self.phases:
-            made["phases"] = [
+            result["phases"] = [
                 {
                     "name": phase.name,
                     "memory": phase.memory.parts(),
@@ -168,8 +168,8 @@ class Choice(PlanFrame):
                 for phase in self.phases
             ]
         if self.in_the_way:
-            made["in_the_way"] = [dict(process) for process in self.in_the_way]
-        return made
+            result["in_the_way"] = [dict(process) for process in self.in_the_way]
+        return result
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def elementwise(dtype: str) -> str:
     x, y = _random((8, 97), dtype, 6), _random((8, 97), dtype, 7)
 
     def compute(x: Array, y: Array) -> Array:
-        made: Array = x / (1 + np.exp(-x)) * y + np.exp(x) / np.sqrt(y * y + 1)
-        return made
+        result: Array = x / (1 + np.exp(-x)) * y + np.exp(x) / np.sqrt(y * y + 1)
+        return result
 
     return wrong(compute(x, y), compute(x.astype(np.longdouble), y.astype(np.longdouble)), dtype)
 

@@ -48,8 +48,8 @@ def torch_index(kind: str, marks: dict[str, str]) -> int:
             uuid = str(getattr(properties, "uuid", ""))
             if uuid and marks.get("uuid", "").removeprefix("GPU-") == uuid:
                 return index
-            place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-            if marks.get("pci") == ":".join(f"{part or 0:0{4 if at == 0 else 2}x}" for at, part in enumerate(place)):
+            pci = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+            if marks.get("pci") == ":".join(f"{part or 0:0{4 if at == 0 else 2}x}" for at, part in enumerate(pci)):
                 return index
     return int(marks.get("index", "0"))
 
@@ -89,8 +89,8 @@ def _unavailable(kind: str) -> str:
         )
     if kind == "xpu":
         return "" if torch.xpu.is_available() else f"torch {torch.__version__} sees no Intel GPU"
-    wanted = torch.version.hip if kind == "rocm" else torch.version.cuda
-    if not wanted:
+    built_for = torch.version.hip if kind == "rocm" else torch.version.cuda
+    if not built_for:
         return f"torch {torch.__version__} is built without {'ROCm' if kind == 'rocm' else 'CUDA'}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

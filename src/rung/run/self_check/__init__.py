@@ -59,7 +59,7 @@ def _key(device: Device, rung_: Rung, case: Case, level: str = "") -> Mapping[st
 
 def prove(
     device: Device,
-    wanted: Iterable[tuple[Rung, Case]],
+    pairs: Iterable[tuple[Rung, Case]],
     say: Callable[[str], None] = lambda text: None,
     step: Callable[[StepDown], None] = lambda step: None,
 ) -> dict[cpu_level.Name, Verdict]:
@@ -70,10 +70,10 @@ def prove(
     compiles for, and one of them is right at a lower one, the process goes there, and all are checked at it; ``step``
     is called with each that was left.
     """
-    asked: dict[cpu_level.Name, Case] = {}
-    for rung_, case in wanted:
-        asked.setdefault((rung_, class_of(case)), case)
-    cases = [(rung_, case) for (rung_, _), case in asked.items()]
+    representatives: dict[cpu_level.Name, Case] = {}
+    for rung_, case in pairs:
+        representatives.setdefault((rung_, class_of(case)), case)
+    cases = [(rung_, case) for (rung_, _), case in representatives.items()]
     known: dict[str, _Checks] = {}
 
     def checks(of: Collection[tuple[Rung, Case]], level: str) -> _Checks:
@@ -125,9 +125,10 @@ def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[st
             found.verdicts[rung_, class_of(case)] = Verdict.from_json(stored)
         else:
             missing.append((rung_, case))
-    place = location(device.id)
+    torch_device = location(device.id)
     jobs = [
-        worker.Job.of("rung.ops.proof:perform", rung=r.to_json(), case=c.to_json(), place=place) for r, c in missing
+        worker.Job.of("rung.ops.proof:perform", rung=r.to_json(), case=c.to_json(), location=torch_device)
+        for r, c in missing
     ]
     if not device.real:
         found.verdicts |= {(r, class_of(c)): _verdict(worker.here(j)) for (r, c), j in zip(missing, jobs, strict=True)}
@@ -159,10 +160,12 @@ def _outcomes(
     products = [number for number in range(len(jobs)) if number not in others]
     if not (products and others) or int(device.details.get("cores", 1)) < 2 or device.budget < _ROOM:
         return worker.run(jobs, LIMIT, environment=environment)
-    with worker.SecondChild([jobs[number] for number in others], LIMIT, environment) as beside:
-        made = worker.run([jobs[number] for number in products], LIMIT, environment=environment)
-        made += beside.outcomes()
-    return [outcome for _, outcome in sorted(zip((*products, *others), made, strict=True), key=operator.itemgetter(0))]
+    with worker.SecondChild([jobs[number] for number in others], LIMIT, environment) as second:
+        outcomes = worker.run([jobs[number] for number in products], LIMIT, environment=environment)
+        outcomes += second.outcomes()
+    return [
+        outcome for _, outcome in sorted(zip((*products, *others), outcomes, strict=True), key=operator.itemgetter(0))
+    ]
 
 
 def _name_plugins(verdicts: Mapping[tuple[Rung, str], Verdict]) -> None:

@@ -26,7 +26,7 @@ _ROWS, _COLUMNS = 19, 4096
 _SEED = 20_261_122
 
 
-def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: None) -> frozenset[Format]:
+def prove(requested: Iterable[Format], say: Callable[[str], None] = lambda text: None) -> frozenset[Format]:
     """Return those of the formats that compiled kernels encode here; ``say`` is called with what is compiled, and with
     why others are not.
 
@@ -34,14 +34,14 @@ def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: No
     at a lower one, the process goes there. The outcome is kept on disk, but for a check that ran out of time, memory or
     disk: the machine may have been busy, which is no reason to leave a level.
     """
-    asked = [fmt for fmt in dict.fromkeys(wanted) if fmt.name.split(":")[0] in encoding.FORMATS]
-    if asked and not all(map(encoding.compiles, asked)):
+    distinct = [fmt for fmt in dict.fromkeys(requested) if fmt.name.split(":")[0] in encoding.FORMATS]
+    if distinct and not all(map(encoding.compiles, distinct)):
         numba = importlib.util.find_spec("numba") is not None
         reason = "Numba is told to compile nothing" if numba else "Numba is not installed:  pip install 'rung[lean]'"
         say(f"NumPy encodes, which takes longer: {reason}")
         return frozenset()
     while True:
-        reasons, wrong = _reasons(asked, "", say)
+        reasons, wrong = _reasons(distinct, "", say)
         if not _step_down(wrong, say):
             break
     for fmt, reason in reasons.items():
@@ -64,11 +64,11 @@ def _step_down(wrong: Mapping[Format, str], say: Callable[[str], None]) -> bool:
 
 
 def _reasons(
-    asked: Iterable[Format], level: str, say: Callable[[str], None]
+    several: Iterable[Format], level: str, say: Callable[[str], None]
 ) -> tuple[dict[Format, str], dict[Format, str]]:
     """Why encoders fail their check at a level (this process' own where it is empty), empty where they do not; and the
     same of those that no busy machine explains."""
-    reasons = {fmt: json_cache.read(_key(fmt, level)) for fmt in asked}
+    reasons = {fmt: json_cache.read(_key(fmt, level)) for fmt in several}
     missing, doubtful = [fmt for fmt, reason in reasons.items() if not isinstance(reason, str)], set()
     if missing:
         at = f" at level {level}" if level else ""
@@ -106,21 +106,21 @@ def compare(format: str) -> str:
         for stored in ("f32", "bf16"):
             before = formats.encode(values, formats.get(stored))
             for weighed in (None, importance) if formats.weighs(fmt) else (None,):
-                made = encoding.convert(before, fmt, threads=2, importance=weighed)
-                wanted = formats.convert(before, fmt, importance=weighed)
-                for part, array in wanted.parts.items():
-                    if not np.array_equal(array, made.parts[part]):
+                actual = encoding.convert(before, fmt, threads=2, importance=weighed)
+                expected = formats.convert(before, fmt, importance=weighed)
+                for part, array in expected.parts.items():
+                    if not np.array_equal(array, actual.parts[part]):
                         return f"{part} of {kind} weights is another one"
-            if not _measured(before, wanted):
+            if not _measured(before, expected):
                 return f"the error of {kind} weights is another one"
     return ""
 
 
 def _measured(before: Encoded, after: Encoded) -> bool:
     exact = formats.decode(before).astype(np.float64)
-    wanted = np.stack([(values**2).sum(axis=1) for values in (exact, exact - formats.decode(after))], axis=1)
+    expected = np.stack([(values**2).sum(axis=1) for values in (exact, exact - formats.decode(after))], axis=1)
     found = encoding.errors(before, after, 2)
-    return found is not None and np.allclose(found, wanted, rtol=1e-9, atol=0)
+    return found is not None and np.allclose(found, expected, rtol=1e-9, atol=0)
 
 
 def weights(rows: int, columns: int) -> dict[str, npt.NDArray[np.float32]]:

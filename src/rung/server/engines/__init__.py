@@ -18,6 +18,8 @@ class Engine(Protocol):
     name: str
     #: Why it could not be loaded, if that is so.
     failed: Failed | None
+    #: Scales of its adapters in answers that name none, by their numbers; None as it was loaded.
+    adapters: dict[int, float] | None
     #: Seconds that it stays loaded after an answer; without end where it is ``math.inf``.
     keep_alive: float
 

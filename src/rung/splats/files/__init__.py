@@ -50,31 +50,29 @@ def suffix(path: Path, *more: str) -> str:
 
 def read(path: str | os.PathLike[str]) -> Cloud:
     """The splats of a file; raises ``UsageError`` for other suffixes, ``BadFile`` with what is wrong."""
-    place = Path(path)
-    if place.is_dir():
+    file = Path(path)
+    if file.is_dir():
         raise UsageError(
-            f"{place} is a folder.", [], [f"name the file in it: {place / 'splats.ply'}"], code="output-unwritable"
+            f"{file} is a folder.", [], [f"name the file in it: {file / 'splats.ply'}"], code="output-unwritable"
         )
-    if not place.suffix and not place.exists():
+    if not file.suffix and not file.exists():
         raise BadFile(
-            f"{place} cannot be read: No such file or directory.", [], ["check the name"], code="file-unreadable"
+            f"{file} cannot be read: No such file or directory.", [], ["check the name"], code="file-unreadable"
         )
     try:
         with np.errstate(all="ignore"):  # what comes of numbers that lie is looked at below
-            cloud = FORMATS[suffix(place)].read(place)
+            cloud = FORMATS[suffix(file)].read(file)
     except OSError as error:
         raise BadFile(
-            f"{place} cannot be read: {error.strerror}.", [], ["check the name"], code="file-unreadable"
+            f"{file} cannot be read: {error.strerror}.", [], ["check the name"], code="file-unreadable"
         ) from error
     except MemoryError as error:
-        raise BadFile(
-            f"{place} holds more splats than there is memory.", [], ["read it on a larger machine"]
-        ) from error
+        raise BadFile(f"{file} holds more splats than there is memory.", [], ["read it on a larger machine"]) from error
     endless = np.isinf(cloud.logits)  # SplatTransform writes them for a byte's 0 and 255
     cloud = cloud._replace(logits=np.where(endless, np.copysign(_SURE, cloud.logits), cloud.logits))
     if broken := _broken(cloud):
         raise BadFile(
-            f"{place} is not a file of splats: its {broken} have NaN or infinite values.",
+            f"{file} is not a file of splats: its {broken} have NaN or infinite values.",
             [],
             _AGAIN,
             code="values-not-finite",
@@ -87,11 +85,11 @@ def write(path: str | os.PathLike[str], cloud: Cloud) -> None:
 
     Raises ``UsageError`` for other suffixes, ``CannotEncode`` for NaN and for values beyond a format, ``OSError``.
     """
-    place = Path(path)
-    encode = FORMATS[suffix(place)].encode
+    target = Path(path)
+    encode = FORMATS[suffix(target)].encode
     if broken := _broken(cloud):
-        raise CannotEncode(f"{place} is not written: the splats' {broken} have NaN or infinite values.")
-    with written_whole(place) as temporary, temporary.open("wb") as file:
+        raise CannotEncode(f"{target} is not written: the splats' {broken} have NaN or infinite values.")
+    with written_whole(target) as temporary, temporary.open("wb") as file:
         for piece in encode(cloud):
             file.write(piece)
 

@@ -61,10 +61,10 @@ def palette(points: Floats, rows: int) -> tuple[Floats, Labels]:
     table, found, number = [], np.empty(len(points), np.int64), 0
     for members, share in zip(np.split(order, ends[:-1]), shares, strict=True):
         if len(members):
-            made, own = _kmeans(points[members], int(share), rng)
-            table.append(made)
+            found_centers, own = _kmeans(points[members], int(share), rng)
+            table.append(found_centers)
             found[members] = own + number
-            number += len(made)
+            number += len(found_centers)
     return np.concatenate(table), found
 
 
@@ -75,11 +75,11 @@ def _kmeans(points: Floats, number: int, rng: np.random.Generator, rounds: int =
     centers = points[rng.permutation(len(points))[:number]]
     for _ in range(rounds):
         labels = _nearest(points, centers)
-        order, held = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=number)
-        used = held > 0
-        begins = (np.cumsum(held) - held)[used]
+        order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=number)
+        used = counts > 0
+        begins = (np.cumsum(counts) - counts)[used]
         centers = centers.copy()
-        centers[used] = np.add.reduceat(points[order], begins, axis=0) / held[used, None]
+        centers[used] = np.add.reduceat(points[order], begins, axis=0) / counts[used, None]
     return centers, _nearest(points, centers)
 
 

@@ -38,12 +38,12 @@ _BLOCK = 1 << 16
 
 def unpacked(path: Path, found: dict[str, Element]) -> Cloud:
     """The splats of a file with these elements; raises ``BadFile`` with what is wrong, and ``OSError``."""
-    wanted: dict[str, tuple[str, set[tuple[str, ...]]]] = {
+    expected: dict[str, tuple[str, set[tuple[str, ...]]]] = {
         "chunk": ("f4", {(*_CENTERS, *_SCALES), (*_CENTERS, *_SCALES, *_COLORS)}),
         "vertex": ("u4", {_PACKED}),
         "sh": ("u1", {tuple(f"f_rest_{index}" for index in range(3 * terms)) for terms in REST}),
     }
-    for name, (kind, sets) in wanted.items():
+    for name, (kind, sets) in expected.items():
         names: tuple[str, ...] = (found[name].kind.names or ()) if name in found else ()
         if names not in sets or any(found[name].kind[field].str[1:] != kind for field in names):
             raise bad(path, f"its element {name} has not the properties of a compressed PLY")
@@ -62,9 +62,9 @@ def unpacked(path: Path, found: dict[str, Element]) -> Cloud:
     )
 
 
-def _fields(words: np.ndarray, places: tuple[tuple[int, int], ...]) -> Floats:
+def _fields(words: np.ndarray, layout: tuple[tuple[int, int], ...]) -> Floats:
     """[N, 3] in 0 to 1 of packed words [N]."""
-    fields = [((words >> shift) & (2**bits - 1)) / np.float32(2**bits - 1) for shift, bits in places]
+    fields = [((words >> shift) & (2**bits - 1)) / np.float32(2**bits - 1) for shift, bits in layout]
     return np.stack(fields, axis=1).astype(np.float32)
 
 
@@ -90,15 +90,15 @@ def _harmonics(degree_0: Floats, rest: np.ndarray | None) -> Floats:
     if rest is None:
         return degree_0[:, None, :]
     names = rest.dtype.names or ()
-    made = np.empty((len(degree_0), 1 + len(names) // 3, 3), np.float32)
-    made[:, 0] = degree_0
+    harmonics = np.empty((len(degree_0), 1 + len(names) // 3, 3), np.float32)
+    harmonics[:, 0] = degree_0
     middles = (np.arange(256, dtype=np.float32) + 0.5) / 256
     middles[[0, 255]] = 0, 1
     values = (middles - 0.5) * 8
     for index, name in enumerate(names):
         channel, term = divmod(index, len(names) // 3)
-        made[:, 1 + term, channel] = values[rest[name]]
-    return made
+        harmonics[:, 1 + term, channel] = values[rest[name]]
+    return harmonics
 
 
 def encode(cloud: Cloud) -> Iterator[bytes]:
@@ -122,11 +122,11 @@ def _tables(cloud: Cloud, full: Indexes, number: int) -> Iterator[bytes]:
     scales = np.clip(cloud.log_scales, -_LARGEST, _LARGEST)
     tables = []
     words = []
-    for values, places in ((cloud.means, _MIXED), (scales, _MIXED), (cloud.tints, _COLOR)):
+    for values, fields in ((cloud.means, _MIXED), (scales, _MIXED), (cloud.tints, _COLOR)):
         chunks = values[full].astype(np.float32).reshape(-1, _CHUNK, 3)
         low, high = chunks.min(1), chunks.max(1)
         span = np.maximum(high.astype(np.float64) - low, 1e-30)
-        words.append(_word(((chunks - low[:, None]) / span[:, None]).reshape(-1, 3)[:number], places))
+        words.append(_word(((chunks - low[:, None]) / span[:, None]).reshape(-1, 3)[:number], fields))
         tables += [low, high]
     yield np.concatenate(tables, axis=1).astype("<f4").tobytes()
     order = full[:number]
@@ -136,9 +136,9 @@ def _tables(cloud: Cloud, full: Indexes, number: int) -> Iterator[bytes]:
     yield np.stack([words[0], rotation, words[1], color], axis=1).astype("<u4").tobytes()
 
 
-def _word(fractions: np.ndarray, places: tuple[tuple[int, int], ...]) -> npt.NDArray[np.uint32]:
+def _word(fractions: np.ndarray, fields: tuple[tuple[int, int], ...]) -> npt.NDArray[np.uint32]:
     """[N] of numbers [N, 3] in 0 to 1."""
     word = np.zeros(len(fractions), np.uint32)
-    for column, (shift, bits) in zip(fractions.T, places, strict=True):
+    for column, (shift, bits) in zip(fractions.T, fields, strict=True):
         word |= np.rint(column * (2**bits - 1)).astype(np.uint32) << np.uint32(shift)
     return word

@@ -43,10 +43,10 @@ def read(path: Path) -> Cloud:
 
 def _cloud(vertices: np.ndarray, rest: tuple[str, ...]) -> Cloud:
     def columns(names: tuple[str, ...]) -> Floats:
-        made = np.empty((len(vertices), len(names)), np.float32)
+        values = np.empty((len(vertices), len(names)), np.float32)
         for index, name in enumerate(names):
-            made[:, index] = vertices[name]
-        return made
+            values[:, index] = vertices[name]
+        return values
 
     harmonics = np.empty((len(vertices), 1 + len(rest) // 3, 3), np.float32)
     harmonics[:, 0] = columns(_COLOR)

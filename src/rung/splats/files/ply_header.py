@@ -89,7 +89,9 @@ def _placed(
 
 def rows(path: Path, element: Element) -> np.ndarray:
     """The rows [number] of an element; raises ``BadFile`` when the file ends before they do, and ``OSError``."""
-    held, wanted = path.stat().st_size - element.begin, element.number * element.kind.itemsize
-    if wanted > held:
-        raise bad(path, f"{element.number:,} rows of {element.name} take {wanted:,} bytes, it holds {max(held, 0):,}")
+    available, needed = path.stat().st_size - element.begin, element.number * element.kind.itemsize
+    if needed > available:
+        raise bad(
+            path, f"{element.number:,} rows of {element.name} take {needed:,} bytes, it holds {max(available, 0):,}"
+        )
     return np.fromfile(path, element.kind, element.number, offset=element.begin)

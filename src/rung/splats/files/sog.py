@@ -105,8 +105,8 @@ class _Reader:
 
     def _rest(self) -> Floats:
         """[N, terms, 3]"""
-        asked = self._meta["shN"]
-        terms, rows = REST[int(asked["bands"])], int(asked["count"])
+        entry = self._meta["shN"]
+        terms, rows = REST[int(entry["bands"])], int(entry["count"])
         labels = self._picture("shN", 1)
         label = labels[:, 0].astype(np.int64) | labels[:, 1].astype(np.int64) << 8
         height = -(-rows // _BESIDE)
@@ -117,20 +117,20 @@ class _Reader:
 
     def _codes(self, name: str) -> Floats:
         """[256]: values beyond the codebook are no numbers, which the cloud's check finds."""
-        given = np.array(self._meta[name]["codebook"], np.float64).reshape(-1)[:256]
-        return np.concatenate([given, np.full(256 - len(given), np.nan)]).astype(np.float32)
+        codebook = np.array(self._meta[name]["codebook"], np.float64).reshape(-1)[:256]
+        return np.concatenate([codebook, np.full(256 - len(codebook), np.nan)]).astype(np.float32)
 
     def _picture(self, name: str, index: int, pixels: int | None = None, size: tuple[int, int] | None = None) -> Bytes:
         """[N, 4]: the first pixels, as many as there are splats; not decoded before its size is known to be right."""
-        wanted = self._number if pixels is None else pixels
+        count = self._number if pixels is None else pixels
         file, image = str(self._meta[name]["files"][index]), _pictures()
         try:
             with image.open(io.BytesIO(self._bytes(file, 2 * self._size)), formats=["WEBP"]) as picture:
-                if (size and picture.size != size) or not wanted <= picture.size[0] * picture.size[
+                if (size and picture.size != size) or not count <= picture.size[0] * picture.size[
                     1
-                ] <= 4 * wanted + 4096:
-                    raise _bad(self._path, f"{file} is {picture.size}, and {wanted:,} pixels are wanted")
-                values: Bytes = np.asarray(picture.convert("RGBA")).reshape(-1, 4)[:wanted]
+                ] <= 4 * count + 4096:
+                    raise _bad(self._path, f"{file} is {picture.size}, and {count:,} pixels are wanted")
+                values: Bytes = np.asarray(picture.convert("RGBA")).reshape(-1, 4)[:count]
         except (OSError, SyntaxError, image.DecompressionBombError) as error:
             raise _bad(self._path, f"{file} is no WebP picture") from error
         return values
@@ -159,11 +159,11 @@ def encode(cloud: Cloud) -> Iterator[bytes]:
     }
     if cloud.degree and len(order):
         meta["shN"] = _shared(cloud, pictures)
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:  # stored: pictures are packed already
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:  # stored: pictures are packed already
         for name, data in {"meta.json": json.dumps(meta).encode("ascii"), **pictures.files}.items():
             archive.writestr(zipfile.ZipInfo(name), data)  # of 1980: the same splats make the same file
-    yield made.getvalue()
+    yield buffer.getvalue()
 
 
 class _Pictures:
@@ -179,10 +179,10 @@ class _Pictures:
         wide = width or self._width
         pixels = np.full((-(-len(columns) // wide) * wide if width else wide * self._height, 4), 255, np.uint8)
         pixels[: len(columns), : columns.shape[1]] = columns
-        made = io.BytesIO()
+        buffer = io.BytesIO()
         picture = _pictures().fromarray(pixels.reshape(-1, wide, 4))
-        picture.save(made, "WEBP", lossless=True, exact=True, method=_EFFORT[0], quality=_EFFORT[1])
-        self.files[f"{name}.webp"] = made.getvalue()
+        picture.save(buffer, "WEBP", lossless=True, exact=True, method=_EFFORT[0], quality=_EFFORT[1])
+        self.files[f"{name}.webp"] = buffer.getvalue()
         return f"{name}.webp"
 
 

@@ -72,11 +72,11 @@ def read(path: Path) -> Cloud:
         raise _bad(path, f"its {number:,} splats take {whole:,} bytes, it unpacks to {len(data):,}")
     if not ended:
         raise _bad(path, "the end of its gzip stream is missing")
-    held, begin = {}, _HEADER.size
+    streams, begin = {}, _HEADER.size
     for name, width in parts.items():
-        held[name] = np.frombuffer(data, np.uint8, number * width, begin).reshape(number, width)
+        streams[name] = np.frombuffer(data, np.uint8, number * width, begin).reshape(number, width)
         begin += number * width
-    return _cloud(held, point)
+    return _cloud(streams, point)
 
 
 def _header(path: Path, packed: bytes) -> tuple[bytes, int, int, int, int, int, int]:
@@ -95,20 +95,20 @@ def _unpacked(path: Path, packed: bytes, most: int) -> tuple[bytes, bool]:
         raise _bad(path, f"it is no gzip stream ({error})") from error
 
 
-def _cloud(held: dict[str, Bytes], point: int) -> Cloud:
-    number = len(held["opacities"])
-    digits = held["centers"].reshape(number, 3, 3).astype(np.int32)
+def _cloud(parts: dict[str, Bytes], point: int) -> Cloud:
+    number = len(parts["opacities"])
+    digits = parts["centers"].reshape(number, 3, 3).astype(np.int32)
     fixed = digits[..., 0] | digits[..., 1] << 8 | digits[..., 2] << 16
     fixed -= (fixed & 0x800000) << 1
-    harmonics = np.empty((number, 1 + held["rest"].shape[1] // 3, 3), np.float32)
-    harmonics[:, 0] = (held["colors"] / np.float32(255) - 0.5) / np.float32(_COLOR)
-    harmonics[:, 1:] = held["rest"].reshape(number, harmonics.shape[1] - 1, 3)
+    harmonics = np.empty((number, 1 + parts["rest"].shape[1] // 3, 3), np.float32)
+    harmonics[:, 0] = (parts["colors"] / np.float32(255) - 0.5) / np.float32(_COLOR)
+    harmonics[:, 1:] = parts["rest"].reshape(number, harmonics.shape[1] - 1, 3)
     harmonics[:, 1:] = (harmonics[:, 1:] / 128 - 1) * _SIGNS[: harmonics.shape[1] - 1, None]
     return Cloud(
         (fixed * 2.0**-point).astype(np.float32) * _TURN,
-        _quats(held["rotations"]),
-        (held["scales"] / 16 - 10).astype(np.float32),
-        logits(held["opacities"][:, 0]),
+        _quats(parts["rotations"]),
+        (parts["scales"] / 16 - 10).astype(np.float32),
+        logits(parts["opacities"][:, 0]),
         harmonics,
     )
 

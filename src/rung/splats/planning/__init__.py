@@ -127,12 +127,12 @@ def plan(
     cache of pictures gets what is left in any case. Without ``steps`` a GPU does those of the published schedules, a
     CPU what it can in ``seconds`` (default: half an hour). Raises ``DoesNotFit`` and ``UsageError``.
     """
-    asked = SplatRequest(card, device, memory, max_splats, max_resolution, sh_degree, steps, seconds, format)
-    made = asked.plans()
-    fitting = [each for each in made if each.fits]
+    request = SplatRequest(card, device, memory, max_splats, max_resolution, sh_degree, steps, seconds, format)
+    plans = request.plans()
+    fitting = [each for each in plans if each.fits]
     if not fitting:
-        raise _does_not_fit(asked, made[-1])
-    return best(fitting, asked)
+        raise _does_not_fit(request, plans[-1])
+    return best(fitting, request)
 
 
 @dataclass(frozen=True)
@@ -203,12 +203,12 @@ class SplatRequest:
     def at(self, scale: float) -> SplatPlan:
         """The plan at one resolution: all splats wanted, kept as they fit, or as many as fit."""
         width, height = self.size(scale)
-        wanted = self.target_splats(width * height)
+        target = self.target_splats(width * height)
         levels = [kept for kept in _LEVELS if self.format in (None, _format(kept))]
         for kept in levels:
-            if (made := self.plan_with(scale, wanted, kept)).fits:
-                return made
-        low, high = min(_FEWEST, wanted), wanted
+            if (plan := self.plan_with(scale, target, kept)).fits:
+                return plan
+        low, high = min(_FEWEST, target), target
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.plan_with(scale, middle, kept).fits else (low, middle - 1)
@@ -233,19 +233,19 @@ class SplatRequest:
         least, all_of_them = self._pictures(scale)
         room = self.budget - bare.most if device.kind == "cpu" else _HOST_CACHE
         cache = max(least, min(all_of_them, room))
-        held = replace(bare, workspace=bare.workspace + cache) if device.kind == "cpu" else bare
+        memory = replace(bare, workspace=bare.workspace + cache) if device.kind == "cpu" else bare
         rate = 1 / step_seconds(device, name, load)
         steps, reasons = self._steps(rate)
         reasons += self._reasons(splats, width * height, kept)
         return SplatPlan(
             *(device.id, name, splats, self.sh_degree, width, height, scale, cache),
-            *(steps, rate, steps / rate, held, self.budget, tuple(reasons), *kept),
+            *(steps, rate, steps / rate, memory, self.budget, tuple(reasons), *kept),
         )
 
     def _pictures(self, scale: float) -> tuple[int, int]:
         """Bytes of two pictures of the largest view in the cache, and of all pictures there."""
-        held = [(round(w * scale) * round(h * scale) * each, count) for (w, h, each), count in self._views.items()]
-        return 2 * max(held)[0], sum(each * count for each, count in held)
+        sizes = [(round(w * scale) * round(h * scale) * each, count) for (w, h, each), count in self._views.items()]
+        return 2 * max(sizes)[0], sum(each * count for each, count in sizes)
 
     def _decoding(self, scale: float) -> int:
         """Bytes that decoding the largest photograph takes: Pillow has four for a pixel, and turning or reducing holds
@@ -284,28 +284,28 @@ def _format(kept: Kept) -> str:
     return FORMATS[kept.harmonics == "f16"]
 
 
-def best(fitting: list[SplatPlan], asked: SplatRequest) -> SplatPlan:
+def best(fitting: list[SplatPlan], request: SplatRequest) -> SplatPlan:
     """Return the plan that is taken, of those that fit, the largest first."""
-    worthy = [made for made in fitting if 2 * made.splats >= asked.target_splats(made.width * made.height)]
-    quick = [made for made in worthy if asked.device.kind != "cpu" or made.steps_per_second >= _SLOWEST]
+    worthy = [plan for plan in fitting if 2 * plan.splats >= request.target_splats(plan.width * plan.height)]
+    quick = [plan for plan in worthy if request.device.kind != "cpu" or plan.steps_per_second >= _SLOWEST]
     return (quick or worthy[-1:] or fitting[-1:])[0]
 
 
-def ways_out(asked: SplatRequest, smallest: SplatPlan) -> list[str]:
+def ways_out(request: SplatRequest, smallest: SplatPlan) -> list[str]:
     """Commands whose plan would fit: smaller pictures, or more memory."""
-    scene, sides = quoted(asked.card.path), (smallest.max_resolution >> halved for halved in range(1, 16))
-    smaller = (replace(asked, max_resolution=side).plans()[0] for side in sides if side >= _SMALLEST)
-    lower = next((made for made in smaller if made.fits), None)
+    scene, sides = quoted(request.card.path), (smallest.max_resolution >> halved for halved in range(1, 16))
+    smaller = (replace(request, max_resolution=side).plans()[0] for side in sides if side >= _SMALLEST)
+    lower = next((plan for plan in smaller if plan.fits), None)
     ways = [] if lower is None else [f"rung splat train {scene} --out DIR --max-resolution {lower.max_resolution}"]
     return [*ways, f"rung splat train {scene} --out DIR --memory {tenths(smallest.peak)}GB"]
 
 
-def _does_not_fit(asked: SplatRequest, smallest: SplatPlan) -> DoesNotFit:
+def _does_not_fit(request: SplatRequest, smallest: SplatPlan) -> DoesNotFit:
     return DoesNotFit(
-        f"Training splats of {asked.card.path} does not fit into {size(asked.budget)}.",
+        f"Training splats of {request.card.path} does not fit into {size(request.budget)}.",
         [
             f"the smallest plan, {smallest.splats:,} splats at {smallest.width} x {smallest.height}, "
             f"needs {size(smallest.peak)}, {size(smallest.memory.runtime)} of it for torch and its libraries"
         ],
-        ways_out(asked, smallest),
+        ways_out(request, smallest),
     )

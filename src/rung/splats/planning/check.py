@@ -70,11 +70,11 @@ class SplatAnswer(Answer):
             return f"{self.model}: no splats can be trained on {where}."
         best = self.choices[self.best]
         assert isinstance(best, SplatChoice)
-        made = best.plan
+        plan = best.plan
         word = "yes" if best.level == "yes" else "slowly"
-        pictures = f"pictures of {made.width} x {made.height} and up to {made.splats:,} splats"
+        pictures = f"pictures of {plan.width} x {plan.height} and up to {plan.splats:,} splats"
         where = devices_phrase(self.group(best.device))
-        return f"{self.model} on {where}: {word}, with {pictures}, {made.steps:,} steps in {duration(made.seconds)}."
+        return f"{self.model} on {where}: {word}, with {pictures}, {plan.steps:,} steps in {duration(plan.seconds)}."
 
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
@@ -88,18 +88,18 @@ def check(card: SceneCard, devices: Sequence[Group], question: Question) -> Spla
     by_device: dict[str, int | None] = {}
     helpful: list[Relaxation] = []
     for group in devices:
-        asked = _asked(card, group, question)
+        request = _request(card, group, question)
         shown = [name for name in FORMATS if name in (question.formats or FORMATS)]
-        kept = [dataclasses.replace(asked, format=name) for name in shown]
-        made = [each.at(scale) for scale in asked.scales for each in kept]
-        taken = asked.plans()
-        rows = [_choice(asked, group, each, each not in taken) for each in made]
+        kept = [dataclasses.replace(request, format=name) for name in shown]
+        plans = [each.at(scale) for scale in request.scales for each in kept]
+        taken = request.plans()
+        rows = [_choice(request, group, each, each not in taken) for each in plans]
         able = [row.plan for row in rows if row.verdict and row.plan in taken]
-        chosen = best(able, asked) if able else None
-        by_device[group_id(group)] = len(choices) + made.index(chosen) if chosen else None
+        chosen = best(able, request) if able else None
+        by_device[group_id(group)] = len(choices) + plans.index(chosen) if chosen else None
         choices += rows
         if not able and computes(group[0]):
-            helpful += [Relaxation(words, words) for words in ways_out(asked, made[-1])]
+            helpful += [Relaxation(words, words) for words in ways_out(request, plans[-1])]
     found = [index for index in by_device.values() if index is not None]
     first = max(found, key=lambda index: _merit(choices[index]), default=None)
     return SplatAnswer(
@@ -133,7 +133,7 @@ def _only_for_models(question: Question) -> None:
             )
 
 
-def _asked(card: SceneCard, group: Group, question: Question) -> SplatRequest:
+def _request(card: SceneCard, group: Group, question: Question) -> SplatRequest:
     unknown = next((name for name in question.formats if name not in FORMATS), None)
     if unknown is not None:
         raise UnknownFormat(
@@ -145,42 +145,42 @@ def _asked(card: SceneCard, group: Group, question: Question) -> SplatRequest:
     return SplatRequest(card, group[0], memory, format=question.formats[0] if len(set(question.formats)) == 1 else None)
 
 
-def _choice(asked: SplatRequest, group: Group, made: SplatPlan, named: bool) -> SplatChoice:
+def _choice(request: SplatRequest, group: Group, plan: SplatPlan, named: bool) -> SplatChoice:
     """``named``: whether training must be told the format."""
-    verdict = _verdict(group, made)
-    slow = f"{made.steps_per_second:.2g} steps a second" if verdict and made.steps_per_second < _SLOW else ""
+    verdict = _verdict(group, plan)
+    slow = f"{plan.steps_per_second:.2g} steps a second" if verdict and plan.steps_per_second < _SLOW else ""
     if verdict:
-        verdict = Verdict(True, slow or "; ".join(made.reasons))
+        verdict = Verdict(True, slow or "; ".join(plan.reasons))
     return SplatChoice(
-        format=made.format,
+        format=plan.format,
         device=group_id(group),
-        fits=made.fits,
+        fits=plan.fits,
         level="no" if not verdict else "slow" if slow else "yes",
         verdict=verdict,
-        memory=made.memory,
-        free=made.budget,
+        memory=plan.memory,
+        free=plan.budget,
         speed=Speed(None, None, uncertainty(group[0]), 0),
         error_db=math.inf,
-        command=_command(asked, made, named or asked.format is not None),
-        plan=made,
+        command=_command(request, plan, named or request.format is not None),
+        plan=plan,
     )
 
 
-def _verdict(group: Group, made: SplatPlan) -> Verdict:
+def _verdict(group: Group, plan: SplatPlan) -> Verdict:
     if len(group) > 1:
         return no("splats are trained on one device")
     able = computes(group[0])
-    if not able or made.fits:
+    if not able or plan.fits:
         return able
-    return no(f"the smallest plan needs {made.peak / 2**30:.1f} GB", StepClass.OUT_OF_MEMORY)
+    return no(f"the smallest plan needs {plan.peak / 2**30:.1f} GB", StepClass.OUT_OF_MEMORY)
 
 
-def _command(asked: SplatRequest, made: SplatPlan, named: bool) -> str:
+def _command(request: SplatRequest, plan: SplatPlan, named: bool) -> str:
     """Return the command that trains so. A card of the catalog counts as the first of its kind where the command
     runs."""
-    device = asked.device
-    place = device.id if device.real else device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
-    words = ["rung", "splat", "train", asked.card.path, "--out", "DIR", "--device", place]
-    words += ["--max-resolution", str(made.max_resolution)]
-    words += ["--format", made.format] if named else []
-    return shlex.join(words + ([f"--memory={asked.memory / 2**30:.6g}GB"] if asked.memory else []))
+    device = request.device
+    device_name = device.id if device.real else device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
+    words = ["rung", "splat", "train", request.card.path, "--out", "DIR", "--device", device_name]
+    words += ["--max-resolution", str(plan.max_resolution)]
+    words += ["--format", plan.format] if named else []
+    return shlex.join(words + ([f"--memory={request.memory / 2**30:.6g}GB"] if request.memory else []))

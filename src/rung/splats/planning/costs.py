@@ -129,12 +129,12 @@ def memory_use(device: Device, rung: str, load: Load, cache: int, kept: Kept = K
     return MemoryUse(**{**vars(known), "bound": round(_BOUND * (known.total - cache))})
 
 
-def _through_webgpu(device: Device, load: Load, step: int, held: tuple[int, int, int], kept: Kept) -> MemoryUse:
-    """Bytes on a GPU through WebGPU: copies of splats and gradients; what is ``held`` lies in the host's memory, which
-    counts where it is the same."""
+def _through_webgpu(device: Device, load: Load, step: int, counts: tuple[int, int, int], kept: Kept) -> MemoryUse:
+    """Bytes on a GPU through WebGPU: copies of splats and gradients; what ``counts`` counts lies in the host's memory,
+    which counts where it is the same."""
     copies = 4 * load.splats * _numbers(load, kept)
     shared = bool(device.details.get("shared_memory"))
-    learned, gradients, means = held if shared else (0, 0, 0)
+    learned, gradients, means = counts if shared else (0, 0, 0)
     known = MemoryUse(
         weights=learned * load.splats + copies,
         kv_cache=0,

@@ -37,25 +37,25 @@ def scene(
     under ``masks`` by the same names. Every ``subsample``-th photograph is taken, and of those ``max_images`` that
     are spread evenly. Raises ``BadFile``.
     """
-    place = Path(path)
+    folder = Path(path)
     try:
-        card = _card_at(place, images)
+        card = _card_at(folder, images)
         if card is not None:
             # a zip file is found again by its own name, whatever becomes of the cache
-            return _fewer(_present(dataclasses.replace(card, path=str(place))), subsample, max_images)
+            return _fewer(_present(dataclasses.replace(card, path=str(folder))), subsample, max_images)
     except OSError as error:
         raise BadFile(
-            f"{error.filename or place} cannot be read: {error.strerror or error}.",
+            f"{error.filename or folder} cannot be read: {error.strerror or error}.",
             [],
             ["check the folder"],
             code="file-unreadable",
         ) from error
-    raise _no_scene(place)
+    raise _no_scene(folder)
 
 
-def _card_at(place: Path, images: str | os.PathLike[str] | None) -> SceneCard | None:
+def _card_at(path: Path, images: str | os.PathLike[str] | None) -> SceneCard | None:
     """Return the scene in a folder or zip file, or in the only folder in it; ``None`` if there is none."""
-    folder = archive.unpacked(place) if place.suffix.lower() == ".zip" and place.is_file() else place
+    folder = archive.unpacked(path) if path.suffix.lower() == ".zip" and path.is_file() else path
     card = _found(folder, images)
     if card is None and folder.is_dir():
         inner = [entry for entry in folder.iterdir() if entry.is_dir()]
@@ -63,11 +63,11 @@ def _card_at(place: Path, images: str | os.PathLike[str] | None) -> SceneCard | 
     return card
 
 
-def _no_scene(place: Path) -> BadFile:
+def _no_scene(folder: Path) -> BadFile:
     """Return the error for a place that is not there, or holds no scene."""
-    if not place.exists():
+    if not folder.exists():
         return BadFile(
-            f"{place} does not exist.", [], ["check the name", "rung splat train demo --out DIR"], code="path-unknown"
+            f"{folder} does not exist.", [], ["check the name", "rung splat train demo --out DIR"], code="path-unknown"
         )
     looked = [
         *(f"{part}/cameras.bin" for part in colmap.PLACES),
@@ -76,11 +76,11 @@ def _no_scene(place: Path) -> BadFile:
         "*.csv",
     ]
     return BadFile(
-        f"{place} holds no scene: no cameras are known.",
+        f"{folder} holds no scene: no cameras are known.",
         [f"looked for {', '.join(looked)}"],
         [
-            f"rung splat sfm {quoted(place)} --out SCENE   # finds the cameras of photographs, or of a video"
-            if place.is_dir()
+            f"rung splat sfm {quoted(folder)} --out SCENE   # finds the cameras of photographs, or of a video"
+            if folder.is_dir()
             else "name the folder that the scene is in"
         ],
     )

@@ -103,23 +103,23 @@ class _Bytes:
 AGAIN = ["export the model again: colmap model_converter"]
 
 
-def camera(path: Path, model: str, width: int, height: int, given: list[float]) -> Camera:
+def camera(path: Path, model: str, width: int, height: int, parameters: list[float]) -> Camera:
     """A camera by the name of its model; raises ``BadFile`` for one unknown to rung, and for values of no camera."""
     if model in ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL"):
-        focal, cx, cy, *radial = given
+        focal, cx, cy, *radial = parameters
         fx = fy = focal
         lens, bend = ("opencv", (*radial, *[0.0] * (4 - len(radial)))) if radial else ("pinhole", ())
     elif model in ("PINHOLE", "OPENCV", "OPENCV_FISHEYE"):
-        fx, fy, cx, cy, *rest = given
+        fx, fy, cx, cy, *rest = parameters
         lens, bend = ("pinhole" if not rest else "opencv" if model == "OPENCV" else "fisheye"), tuple(rest)
     else:
         known = "SIMPLE_PINHOLE, PINHOLE, SIMPLE_RADIAL, RADIAL, OPENCV and OPENCV_FISHEYE"
         raise BadFile(f"{path} has a camera of the model {model}; rung knows {known}.", [], [_NEEDS])
     if not any(bend):
         lens, bend = ("pinhole", ()) if lens == "opencv" else (lens, bend)
-    good = 0 < width < 1 << 20 and 0 < height < 1 << 20 and fx > 0 and fy > 0 and all(map(math.isfinite, given))
+    good = 0 < width < 1 << 20 and 0 < height < 1 << 20 and fx > 0 and fy > 0 and all(map(math.isfinite, parameters))
     if not good:
-        raise BadFile(f"{path} has a camera of {width} x {height} with the parameters {given}.", [], AGAIN)
+        raise BadFile(f"{path} has a camera of {width} x {height} with the parameters {parameters}.", [], AGAIN)
     return Camera(width, height, fx, fy, cx, cy, lens, bend)
 
 
@@ -219,7 +219,7 @@ def points(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]
 
 def folders(scene: Path) -> list[Path]:
     """Folders of a scene that hold a model."""
-    near = [scene / place for place in PLACES]
+    near = [scene / subfolder for subfolder in PLACES]
     numbered = [
         sub for folder in near[1:] if folder.is_dir() for sub in sorted(folder.iterdir()) if sub.name.isdecimal()
     ]

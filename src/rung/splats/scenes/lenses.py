@@ -111,10 +111,11 @@ def unbent(picture: Bytes, view: View, target: View) -> Bytes:
     rows = max(1, 2**18 // target.width)  # so that what is held beside the pictures is a few megabytes
     for start in range(0, target.height, rows):
         part = dataclasses.replace(target, height=min(rows, target.height - start), cy=target.cy - start)
-        u, v = (place - 0.5 for place in places(view, part))
+        u, v = (coordinate - 0.5 for coordinate in places(view, part))
         u, v = u.clip(0, width - 1), v.clip(0, height - 1)
         left, top = (
-            np.minimum(place.astype(np.int64), side - 2 if side > 1 else 0) for place, side in ((u, width), (v, height))
+            np.minimum(coordinate.astype(np.int64), side - 2 if side > 1 else 0)
+            for coordinate, side in ((u, width), (v, height))
         )
         along, across = (u - left).astype(np.float32)[..., None], (v - top).astype(np.float32)[..., None]
         corner = top * width + left

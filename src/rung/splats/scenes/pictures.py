@@ -79,8 +79,8 @@ def header_of(path: Path, whole: bool = False) -> Header:
     try:
         with _opened(path) as picture:
             # Asked for its EXIF data, a PNG without them before its pixels would be decoded.
-            told = {} if picture.format == "PNG" and "exif" not in picture.info else picture.getexif()
-            orientation = int(told.get(_ORIENTATION, 1) or 1)
+            exif = {} if picture.format == "PNG" and "exif" not in picture.info else picture.getexif()
+            orientation = int(exif.get(_ORIENTATION, 1) or 1)
             found = Header(*picture.size, _LYING <= orientation <= 8)
             if whole and picture.format == "PNG":
                 picture.verify()
@@ -149,7 +149,7 @@ def _decode_smaller(picture: Image, width: int, height: int) -> None:
 
 def png(rgb: Bytes, alpha: Bytes | None = None) -> bytes:
     """A PNG file of a picture [H, W, 3], and of how opaque it is [H, W]; made fast, not small."""
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     picture = _pillow().fromarray(rgb if alpha is None else np.dstack([rgb, alpha]))
-    picture.save(held, "PNG", compress_level=1)
-    return held.getvalue()
+    picture.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()

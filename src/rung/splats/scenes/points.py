@@ -33,8 +33,10 @@ def ply(path: Path) -> tuple[Floats, Bytes]:
     """Points of a PLY file with x, y, z and, where it has them, red, green, blue (gray where not)."""
     columns = _text(path)
     if columns is None:
-        held = elements(path)
-        found = rows(path, held["vertex"]) if "vertex" in held else np.zeros(0, [("nothing", "f4")])
+        elements_of_file = elements(path)
+        found = (
+            rows(path, elements_of_file["vertex"]) if "vertex" in elements_of_file else np.zeros(0, [("nothing", "f4")])
+        )
         columns = {name: found[name] for name in found.dtype.names or ()}
     if not set(_PLACE) <= set(columns):
         raise BadFile(f"{path} holds no points: its vertices have no x, y, z.", [], _AWAY)
@@ -72,4 +74,4 @@ def _text(path: Path) -> dict[str, npt.NDArray[np.float64]] | None:
             raise BadFile(f"{path}: its points are no numbers.", [str(error)[:200]], _AWAY) from error
     if number and found.shape != (number, len(names)):
         raise BadFile(f"{path} declares {number:,} points of {len(names)} numbers, it holds {found.shape}.", [], _AWAY)
-    return {name: found[:, place] if number else np.zeros(0) for place, name in enumerate(names)}
+    return {name: found[:, column] if number else np.zeros(0) for column, name in enumerate(names)}

@@ -78,7 +78,7 @@ def _view(path: Path, line: int, row: dict[str, str], folder: Path) -> View:
     bend = tuple(_number(where, row, column, "0") for column in ("k1", "k2", "t1", "t2", "k3", "k4"))
     turn = _about(2, -heading) @ _about(0, pitch) @ _about(1, roll)  # camera to world: right, up, backward
     back = (turn * np.array([1.0, -1.0, -1.0])).T
-    place = np.array([[x], [y], [z]])
+    position = np.array([[x], [y], [z]])
     return View(
         name,
         str(image),
@@ -87,7 +87,7 @@ def _view(path: Path, line: int, row: dict[str, str], folder: Path) -> View:
         *(focal * longer / _FILM,) * 2,
         width / 2 + shift[0],
         height / 2 + shift[1],
-        tuple(np.concatenate([back, -(back @ place)], axis=1).reshape(-1).tolist()),
+        tuple(np.concatenate([back, -(back @ position)], axis=1).reshape(-1).tolist()),
         "opencv" if any(bend) else "pinhole",
         (bend if any(bend[4:]) else bend[:4]) if any(bend) else (),
     )

@@ -73,8 +73,8 @@ def reconstruct(
         out.mkdir(parents=True, exist_ok=True)
     for left in out.glob(f"{_WORK}*"):  # of an attempt that was killed
         shutil.rmtree(left, ignore_errors=True)
-    with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=_WORK) as held:
-        work = Path(held)
+    with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=_WORK) as temporary:
+        work = Path(temporary)
         names = _gather(source, work / "images", max_images, note)
         model = _mapped(pycolmap, work, names, threads, note)
         placed = {image.name for image in model.images.values()} if model is not None else set()
@@ -149,9 +149,9 @@ def _give(images: Path, target: Path) -> None:
     """Moves the photographs to where they stay, beside or over those that an attempt left."""
     for file in sorted(images.rglob("*")):
         if file.is_file():
-            place = target / file.relative_to(images)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(place)
+            target_file = target / file.relative_to(images)
+            target_file.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target_file)
 
 
 def _mapped(pycolmap: ModuleType, work: Path, names: list[str], threads: int, note: Note) -> Any:
@@ -162,8 +162,8 @@ def _mapped(pycolmap: ModuleType, work: Path, names: list[str], threads: int, no
     _match(pycolmap, database, names, threads, note)
     note("placing the cameras")
     options = pycolmap.IncrementalPipelineOptions(num_threads=threads, random_seed=_SEED, min_model_size=_LEAST)
-    places = (str(database), str(images), str(_new(work / "models")))
-    models = _run(pycolmap, pycolmap.incremental_mapping, *places, options=options)
+    paths = (str(database), str(images), str(_new(work / "models")))
+    models = _run(pycolmap, pycolmap.incremental_mapping, *paths, options=options)
     return max(models.values(), key=lambda model: int(model.num_reg_images()), default=None)
 
 
@@ -213,13 +213,13 @@ def compare(pycolmap: ModuleType, database: Path, pairs: Iterable[tuple[str, str
 def _numbered(database: Path) -> Iterator[dict[str, int]]:
     """Photographs are called by their numbers while in the block: a list of pairs holds no names with blanks."""
     rename = "UPDATE images SET name = ? WHERE image_id = ?"
-    with contextlib.closing(sqlite3.connect(database)) as held:
-        names = held.execute("SELECT name, image_id FROM images").fetchall()
-        with held:
-            held.executemany(rename, [(str(number), number) for _, number in names])
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        names = connection.execute("SELECT name, image_id FROM images").fetchall()
+        with connection:
+            connection.executemany(rename, [(str(number), number) for _, number in names])
         yield dict(names)
-        with held:
-            held.executemany(rename, names)
+        with connection:
+            connection.executemany(rename, names)
 
 
 def _new(folder: Path) -> Path:
@@ -238,11 +238,11 @@ def _cameras(images: Path, names: list[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _run(pycolmap: ModuleType, function: Callable[..., Any], *given: Any, **more: Any) -> Any:
+def _run(pycolmap: ModuleType, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
     """Calls into COLMAP in a thread, so that Ctrl-C is heard; raises ``BadFile`` for what it says is wrong."""
     token = pycolmap.CancellationToken()
     with Workers(1) as pool:
-        outcome = pool.submit(function, *given, cancellation_token=token, **more)
+        outcome = pool.submit(function, *arguments, cancellation_token=token, **more)
         try:
             return outcome.result()
         except (RuntimeError, ValueError) as error:

@@ -26,17 +26,17 @@ _BENDS = {"opencv": ("k1", "k2", "p1", "p2", "k3", "k4"), "fisheye": ("k1", "k2"
 _AGAIN = ["export the data set again: ns-process-data"]
 
 
-def _number(where: str, held: dict[str, Any], name: str, default: float | None = None) -> float:
-    value = held.get(name, default)
+def _number(where: str, fields: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = fields.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise BadFile(f"{where}: {name} is {value!r}, not a number.", [], _AGAIN)
     return float(value)
 
 
-def pose(where: str, given: Any) -> tuple[float, ...]:
+def pose(where: str, value: Any) -> tuple[float, ...]:
     """World to camera from camera to world; raises ``BadFile`` for what is no rotation and translation."""
     try:
-        matrix = np.array(given, np.float64)
+        matrix = np.array(value, np.float64)
     except (TypeError, ValueError, OverflowError):
         matrix = np.empty(0)
     good = matrix.shape in ((4, 4), (3, 4)) and bool(np.isfinite(matrix).all())
@@ -58,35 +58,35 @@ def below(name: str) -> PurePath:
     return PurePath(*(parts[1:] if len(parts) > 1 and parts[0].startswith("images") else parts))
 
 
-def _image(folder: Path, where: str, given: Any, images: Path | None) -> Path:
+def _image(folder: Path, where: str, value: Any, images: Path | None) -> Path:
     """The picture's place; Blender leaves its suffix out."""
-    if not isinstance(given, str) or not PurePath(given).name:
-        raise BadFile(f"{where}: file_path is {given!r}.", [], _AGAIN)
-    path = folder / given if images is None else images / below(given)
+    if not isinstance(value, str) or not PurePath(value).name:
+        raise BadFile(f"{where}: file_path is {value!r}.", [], _AGAIN)
+    path = folder / value if images is None else images / below(value)
     return path if path.suffix else path.with_name(path.name + ".png")
 
 
-def _intrinsics(where: str, held: dict[str, Any], path: Path) -> dict[str, Any]:
+def _intrinsics(where: str, fields: dict[str, Any], path: Path) -> dict[str, Any]:
     """The camera of a frame, whose keys come before the file's."""
-    if "w" in held or "h" in held:
-        width, height = (_number(where, held, name) for name in ("w", "h"))
+    if "w" in fields or "h" in fields:
+        width, height = (_number(where, fields, name) for name in ("w", "h"))
     else:
         width, height = size_of(path)
     if not (1 <= width < 1 << 20 and 1 <= height < 1 << 20):
         raise BadFile(f"{where}: a picture of {width:g} x {height:g}.", [], _AGAIN)
-    if "fl_x" in held or "fl_y" in held:
-        fx = _number(where, held, "fl_x", held.get("fl_y"))
-        fy = _number(where, held, "fl_y", fx)
+    if "fl_x" in fields or "fl_y" in fields:
+        fx = _number(where, fields, "fl_x", fields.get("fl_y"))
+        fy = _number(where, fields, "fl_y", fx)
     else:
-        angle = _number(where, held, "camera_angle_x")
+        angle = _number(where, fields, "camera_angle_x")
         fx = fy = 0.5 * width / math.tan(0.5 * angle) if 0 < angle < math.pi else 0.0
     if fx <= 0 or fy <= 0:
         raise BadFile(f"{where}: a focal length of {fx:g} and {fy:g}.", [], _AGAIN)
-    model = str(held.get("camera_model", "OPENCV"))
+    model = str(fields.get("camera_model", "OPENCV"))
     if model not in _LENSES:
         raise BadFile(f"{where}: camera_model is {model!r}.", [f"known: {', '.join(_LENSES)}"], _AGAIN)
     lens = _LENSES[model]
-    bend = tuple(_number(where, held, name, 0.0) for name in _BENDS[lens])
+    bend = tuple(_number(where, fields, name, 0.0) for name in _BENDS[lens])
     if lens == "opencv":
         lens, bend = ("pinhole", ()) if not any(bend) else (lens, bend if any(bend[4:]) else bend[:4])
     return {
@@ -96,21 +96,21 @@ def _intrinsics(where: str, held: dict[str, Any], path: Path) -> dict[str, Any]:
         "fy": fy,
         "lens": lens,
         "bend": bend,
-        "cx": _number(where, held, "cx", width / 2),
-        "cy": _number(where, held, "cy", height / 2),
+        "cx": _number(where, fields, "cx", width / 2),
+        "cy": _number(where, fields, "cy", height / 2),
     }
 
 
 def views(path: Path, split: str = "", images: Path | None = None) -> tuple[list[View], str]:
     """The views of a file, and that of its points if it names one. ``split`` is that of the whole file; ``images`` is
     where the photographs are if not where it says."""
-    held = read_object(path, _LIMIT, _AGAIN)
-    frames = held.get("frames")
+    fields = read_object(path, _LIMIT, _AGAIN)
+    frames = fields.get("frames")
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise BadFile(f"{path} has no list of frames.", [], _AGAIN)
     splits, found = dict[str, str](), []
     for part in ("train", "test"):
-        named = held.get(f"{part}_filenames") or []
+        named = fields.get(f"{part}_filenames") or []
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
             raise BadFile(f"{path.name}: {part}_filenames is no list of names.", [], _AGAIN)
         splits |= dict.fromkeys(named, part)
@@ -125,8 +125,8 @@ def views(path: Path, split: str = "", images: Path | None = None) -> tuple[list
                 pose=pose(where, frame.get("transform_matrix")),
                 mask=str(path.parent / mask) if isinstance(mask, str) else "",
                 split=split or splits.get(frame["file_path"], ""),
-                **_intrinsics(where, {**held, **frame}, image),
+                **_intrinsics(where, {**fields, **frame}, image),
             )
         )
-    points = held.get("ply_file_path")
+    points = fields.get("ply_file_path")
     return found, str(path.parent / points) if isinstance(points, str) else ""

@@ -33,22 +33,22 @@ def sharpest(path: Path, images: Path, most: int | None = None) -> list[str]:
     number = min(len(sharp), max(_LEAST, len(sharp) // _ONE_OF), most or _MOST, _MOST)
     bounds = [part * len(sharp) // number for part in range(number + 1)]
     chosen = [begin + int(np.argmax(sharp[begin:end])) for begin, end in itertools.pairwise(bounds)]
-    wanted = "+".join(f"eq(n\\,{index})" for index in chosen)
-    _ffmpeg(path, "-vf", f"select={wanted}", "-fps_mode", "passthrough", str(images / "%05d.png"))
+    selection = "+".join(f"eq(n\\,{index})" for index in chosen)
+    _ffmpeg(path, "-vf", f"select={selection}", "-fps_mode", "passthrough", str(images / "%05d.png"))
     names = []
-    for place, index in enumerate(chosen, 1):
+    for position, index in enumerate(chosen, 1):
         names.append(f"frame_{index:06}.png")
-        (images / f"{place:05}.png").rename(images / names[-1])
+        (images / f"{position:05}.png").rename(images / names[-1])
     return names
 
 
-def _command(path: Path, *given: str) -> list[str]:
+def _command(path: Path, *arguments: str) -> list[str]:
     read = ["-nostdin", "-v", "error", "-protocol_whitelist", "file,pipe", "-i", f"file:{path}"]
-    return [ffmpeg(), *read, "-map", "0:v:0", *given]
+    return [ffmpeg(), *read, "-map", "0:v:0", *arguments]
 
 
-def _ffmpeg(path: Path, *given: str) -> None:
-    done = subprocess.run(_command(path, *given), capture_output=True, check=False)
+def _ffmpeg(path: Path, *arguments: str) -> None:
+    done = subprocess.run(_command(path, *arguments), capture_output=True, check=False)
     if done.returncode:
         if os.strerror(errno.ENOSPC) in done.stderr.decode("utf-8", "replace"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -61,30 +61,32 @@ class ColorGradients:
 
 
 class Shade(torch.autograd.Function):
-    """(harmonics, centers, position, told) -> colors [N, 3]; the way back leaves their gradients with ``told``."""
+    """(harmonics, centers, position, gradients) -> colors [N, 3]; the way back leaves theirs in ``gradients``."""
 
     @staticmethod
-    def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, told: ColorGradients) -> Tensor:
+    def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, gradients: ColorGradients) -> Tensor:
         if compiled := compiled_for(means):
-            colors = compiled.shade(harmonics, told.degree, means, told.position)
+            colors = compiled.shade(harmonics, gradients.degree, means, gradients.position)
         else:
-            colors = torch.cat([_plain(rows, at, told) for rows, at in _pieces(harmonics, means.detach())])
-        ctx.told = told
+            colors = torch.cat([_plain(rows, at, gradients) for rows, at in _pieces(harmonics, means.detach())])
+        ctx.told = gradients
         ctx.save_for_backward(harmonics, means, colors)
         result: Tensor = colors
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[None, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, None]:
         harmonics, means, colors = ctx.saved_tensors
-        told: ColorGradients = ctx.told
+        gradients: ColorGradients = ctx.told
         if compiled := compiled_for(means):
-            told.given, slopes = compiled.shade_back(harmonics, told.degree, means, told.position, colors, given)
+            gradients.given, slopes = compiled.shade_back(
+                harmonics, gradients.degree, means, gradients.position, colors, gradient
+            )
         else:
-            told.given = given * (colors > 0)
-            pieces = _pieces(harmonics, means.detach(), told.given)
-            slopes = torch.cat([_slopes(rows, at, slope, told) for rows, at, slope in pieces])
+            gradients.given = gradient * (colors > 0)
+            pieces = _pieces(harmonics, means.detach(), gradients.given)
+            slopes = torch.cat([_slopes(rows, at, slope, gradients) for rows, at, slope in pieces])
         return None, slopes, -slopes.sum(0), None
 
 
@@ -101,31 +103,31 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.split(_PIECE) for tensor in tensors), strict=True)
 
 
-def _seen(means: Tensor, told: ColorGradients) -> Tensor:
+def _basis(means: Tensor, gradients: ColorGradients) -> Tensor:
     """The harmonics of the directions in which splats are seen [N, terms]."""
-    return basis(told.degree, torch.nn.functional.normalize(means - told.position, dim=-1))
+    return basis(gradients.degree, torch.nn.functional.normalize(means - gradients.position, dim=-1))
 
 
-def _plain(harmonics: Tensor, means: Tensor, told: ColorGradients) -> Tensor:
-    values = _seen(means, told)
+def _plain(harmonics: Tensor, means: Tensor, gradients: ColorGradients) -> Tensor:
+    values = _basis(means, gradients)
     return ((values[:, :, None] * harmonics[:, : values.shape[1]].float()).sum(1) + 0.5).clamp_min(0)
 
 
-def _slopes(harmonics: Tensor, means: Tensor, given: Tensor, told: ColorGradients) -> Tensor:
-    if told.degree == 0:
+def _slopes(harmonics: Tensor, means: Tensor, gradient: Tensor, gradients: ColorGradients) -> Tensor:
+    if gradients.degree == 0:
         return torch.zeros_like(means)
     with torch.enable_grad():
         taken = means.detach().requires_grad_()
-        values = _seen(taken, told)
-        weights = (harmonics[:, : values.shape[1]].float() * given[:, None]).sum(2)
-        (made,) = torch.autograd.grad((values * weights).sum(), taken)
-    return made
+        values = _basis(taken, gradients)
+        weights = (harmonics[:, : values.shape[1]].float() * gradient[:, None]).sum(2)
+        (result,) = torch.autograd.grad((values * weights).sum(), taken)
+    return result
 
 
 def learn(
     harmonics: Tensor,
     means: Tensor,
-    told: ColorGradients,
+    gradients: ColorGradients,
     state: Means8,
     rates: tuple[float, ...],
     taken: int,
@@ -133,22 +135,22 @@ def learn(
     epsilon: float,
 ) -> None:
     """One step of Adam for harmonics [N, K, 3], with a rate for each value of a row; ``taken`` counts steps."""
-    given = told.given
-    assert given is not None
+    upstream = gradients.given
+    assert upstream is not None
     if compiled := compiled_for(means):
-        seen, books = (told.degree, means, told.position, given), Books.of(means.device)
-        compiled.learn(harmonics, *seen, state._asdict(), books, rates, taken, betas, epsilon)
+        view, books = (gradients.degree, means, gradients.position, upstream), Books.of(means.device)
+        compiled.learn(harmonics, *view, state._asdict(), books, rates, taken, betas, epsilon)
         return
     chance = torch.Generator(means.device).manual_seed(taken)
     steps = torch.tensor(rates, device=means.device).view(harmonics.shape[1:])
     books, shapes = Books.of(means.device), harmonics.shape[1:]
-    for held, places, slopes, *parts in _pieces(harmonics, means.detach(), given, *state):
-        gradient = torch.zeros(len(held), *shapes, device=means.device)
-        values = _seen(places, told)
+    for piece, positions, slopes, *parts in _pieces(harmonics, means.detach(), upstream, *state):
+        gradient = torch.zeros(len(piece), *shapes, device=means.device)
+        values = _basis(positions, gradients)
         gradient[:, : values.shape[1]] = values[:, :, None] * slopes[:, None]
         first, second = _decoded(parts[0], parts[1], books.first), _decoded(parts[2], parts[3], books.second)
         update, factor = adam_update(gradient, first, second, betas, epsilon, taken)
-        held.copy_(_rounded(held.float() - update * (steps * factor), held.dtype, chance))
+        piece.copy_(_rounded(piece.float() - update * (steps * factor), piece.dtype, chance))
         _encode(first, parts[0], parts[1], books.first)
         _encode(second, parts[2], parts[3], books.second)
 
@@ -158,8 +160,8 @@ def _decoded(codes: Tensor, sizes: Tensor, book: Tensor) -> Tensor:
 
 
 def _encode(values: Tensor, codes: Tensor, sizes: Tensor, book: Tensor) -> None:
-    made, absmax = encode_nearest(values.view(-1), book, values[0].numel())
-    codes.copy_(made.view(codes.shape))
+    encoded, absmax = encode_nearest(values.view(-1), book, values[0].numel())
+    codes.copy_(encoded.view(codes.shape))
     sizes.copy_(absmax)
 
 

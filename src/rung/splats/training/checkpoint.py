@@ -27,15 +27,15 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-def save(out: Path, made: Checkpoint) -> None:
+def save(out: Path, checkpoint: Checkpoint) -> None:
     """Writes ``checkpoints/step-NNNNNNNN.npz`` and removes the oldest. Raises ``DiskFull`` and ``OSError``."""
     folder = out / FOLDER
     folder.mkdir(exist_ok=True)
-    facts = np.frombuffer(json.dumps(made.facts).encode(), np.uint8)
-    path = folder / f"step-{made.facts['step']:08d}.npz"
+    facts = np.frombuffer(json.dumps(checkpoint.facts).encode(), np.uint8)
+    path = folder / f"step-{checkpoint.facts['step']:08d}.npz"
     try:
         with written_whole(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, facts=facts, **made.arrays)
+            np.savez(file, facts=facts, **checkpoint.arrays)
     except OSError as error:
         raise disk_full(out, error) from error
     for old in _all(out)[:-_KEPT]:
@@ -76,8 +76,8 @@ def newest(out: Path) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    with np.load(path, allow_pickle=False) as held:
-        arrays = {name: held[name] for name in held.files}
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
     facts = json.loads(arrays.pop("facts").tobytes())
     if not isinstance(facts, dict) or not isinstance(facts.get("step"), int):
         raise ValueError("no facts")
@@ -86,7 +86,7 @@ def _read(path: Path) -> Checkpoint:
 
 def pack(**groups: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Arrays of several groups under ``group/name``."""
-    return {f"{group}/{name}": np.asarray(value) for group, held in groups.items() for name, value in held.items()}
+    return {f"{group}/{name}": np.asarray(value) for group, values in groups.items() for name, value in values.items()}
 
 
 def unpack(arrays: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:

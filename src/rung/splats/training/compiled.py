@@ -40,17 +40,17 @@ def _run(kernel: Kernel, names: tuple[str, ...], **values: int | np.ndarray | Te
 
 def _padded(picture: Tensor, stride: int) -> Tensor:
     height, width, _ = picture.shape
-    made = torch.zeros(height, stride)
-    made[:, : 3 * width] = picture.reshape(height, 3 * width)
-    return made
+    padded = torch.zeros(height, stride)
+    padded[:, : 3 * width] = picture.reshape(height, 3 * width)
+    return padded
 
 
-def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) -> tuple[float, Tensor]:
+def likeness_of(picture: Tensor, truth: Tensor, weights: np.ndarray, share: float) -> tuple[float, Tensor]:
     """``(1 - share) L1 + share (1 - SSIM)`` of pictures [H, W, 3], float32, and its gradient by the first.
 
     ``weights`` are those of a window's side, float32, at most 16.
     """
-    height, width, _ = made.shape
+    height, width, _ = picture.shape
     wide, window = 3 * width, len(weights)
     stride = -(-wide // _LANES) * _LANES
     inside = np.zeros(stride, np.float32)
@@ -59,11 +59,11 @@ def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) 
     sums, gradient = np.zeros((height, 2)), torch.empty(height, stride)
     scratch = torch.zeros(torch.get_num_threads(), 5, stride + 2 * ssim.MARGIN)
     words: dict[str, int | np.ndarray | Tensor] = {
-        "made": _padded(made, stride),
+        "made": _padded(picture, stride),
         "truth": _padded(truth, stride),
         "slopes": torch.empty(3, height, stride),
         "scratch": scratch,
-        "shares": np.array([(1 - share) / made.numel(), share / windows, *SSIM_CONSTANTS], np.float32),
+        "shares": np.array([(1 - share) / picture.numel(), share / windows, *SSIM_CONSTANTS], np.float32),
     }
     words |= {"height": height, "wide": wide, "stride": stride, "window": window, "weights": weights}
     words |= {"inside": inside, "sums": sums, "gradient": gradient}
@@ -71,7 +71,7 @@ def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) 
     scratch.zero_()
     _run(ssim.back, ssim.WORDS, **words)
     away, near = sums.sum(0).tolist()
-    value = (1 - share) * away / made.numel() + share * (1 - near / windows)
+    value = (1 - share) * away / picture.numel() + share * (1 - near / windows)
     return value, gradient[:, :wide].reshape(height, width, 3)
 
 
@@ -127,18 +127,20 @@ def _colored(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, posi
 
 def shade(harmonics: Tensor, degree: int, means: Tensor, position: Tensor) -> Tensor:
     """Colors [N, 3] that are seen from a position [3]; harmonics [N, K, 3] are float16 or float32."""
-    made = torch.empty(len(means), 3)
-    _colored(color_kernels.shade, harmonics, degree, means, position, colors=made)
-    return made
+    colors = torch.empty(len(means), 3)
+    _colored(color_kernels.shade, harmonics, degree, means, position, colors=colors)
+    return colors
 
 
 def shade_back(
-    harmonics: Tensor, degree: int, means: Tensor, position: Tensor, colors: Tensor, given: Tensor
+    harmonics: Tensor, degree: int, means: Tensor, position: Tensor, colors: Tensor, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the colors [N, 3], zero where they were cut off, and of the centers [N, 3]."""
-    told, slopes = given.clone(memory_format=torch.contiguous_format), torch.empty(len(means), 3)
-    _colored(color_kernels.shade_back, harmonics, degree, means, position, colors=colors, given=told, g_means=slopes)
-    return told, slopes
+    upstream, slopes = gradient.clone(memory_format=torch.contiguous_format), torch.empty(len(means), 3)
+    _colored(
+        color_kernels.shade_back, harmonics, degree, means, position, colors=colors, given=upstream, g_means=slopes
+    )
+    return upstream, slopes
 
 
 @functools.cache
@@ -163,7 +165,7 @@ def learn(
     degree: int,
     means: Tensor,
     position: Tensor,
-    given: Tensor,
+    gradient: Tensor,
     state: Mapping[str, Tensor],
     codebooks: tuple[Tensor, Tensor],
     rates: tuple[float, ...],
@@ -184,7 +186,7 @@ def learn(
         degree,
         means,
         position,
-        given=given,
+        given=gradient,
         **state,
         books=books,
         middles=middles,

@@ -45,8 +45,8 @@ class Corrections:
         none = torch.zeros_like(x)
         rows = [torch.stack(row) for row in ([none, -z, y, shift[0]], [z, none, -x, shift[1]], [-y, x, none, shift[2]])]
         change = torch.cat([torch.stack(rows), torch.zeros(1, 4, device=pose.device)])
-        made: Tensor = torch.linalg.matrix_exp(change) @ pose
-        return made
+        moved_pose: Tensor = torch.linalg.matrix_exp(change) @ pose
+        return moved_pose
 
     @torch.no_grad()
     def step(self, done: float, taken: int) -> None:
@@ -65,8 +65,8 @@ class Corrections:
     @torch.no_grad()
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Takes what ``state`` gave."""
-        held = {"value": self.values, "first": self.first, "second": self.second}
-        for kind, group in held.items():
+        groups = {"value": self.values, "first": self.first, "second": self.second}
+        for kind, group in groups.items():
             for name, value in group.items():
                 value.copy_(torch.from_numpy(state[f"{kind}.{name}"]))
                 value.grad = None

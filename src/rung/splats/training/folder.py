@@ -24,31 +24,31 @@ _CHANCE = "????????"
 
 
 def claim(
-    out: Path, settings: Settings, resume: bool, given: Collection[str] | None = None
+    out: Path, settings: Settings, resume: bool, typed: Collection[str] | None = None
 ) -> tuple[Settings, SplatPlan | None]:
     """Makes the folder this run's; the settings and the plan it was begun with where it goes on.
 
     Raises ``UsageError`` for a folder that is not empty, and with the options that are not those of the run in it:
-    those that are ``given``, by default all that are not at their default.
+    those that are ``typed``, by default all that are not at their default.
     """
     if resume:
-        return _claim_again(out, settings, given)
+        return _claim_again(out, settings, typed)
     _claim_new(out)
     return settings, None
 
 
-def _claim_again(out: Path, settings: Settings, given: Collection[str] | None) -> tuple[Settings, SplatPlan | None]:
+def _claim_again(out: Path, settings: Settings, typed: Collection[str] | None) -> tuple[Settings, SplatPlan | None]:
     """Return the settings and the plan that the run in a folder was begun with; remove files that it left half."""
     config = out / CONFIG
     if not config.is_file():
         raise UsageError(f"{out} holds no run that could go on.", [], ["leave --resume out to begin one"])
     try:
-        held = json.loads(config.read_text(encoding="utf-8"))
-        begun = Settings.from_json(held["settings"])
-        planned = SplatPlan.from_json(held["plan"]) if held.get("plan") else None
+        stored = json.loads(config.read_text(encoding="utf-8"))
+        begun = Settings.from_json(stored["settings"])
+        planned = SplatPlan.from_json(stored["plan"]) if stored.get("plan") else None
     except (ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{config} is not what rung wrote: {error}", [], ["begin again in a new folder"]) from error
-    other = options_that_differ(settings, begun, given)
+    other = options_that_differ(settings, begun, typed)
     if other:
         raise UsageError(
             f"{out} was begun with other options.",

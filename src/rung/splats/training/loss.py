@@ -43,9 +43,9 @@ class _Photometric(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * given, None
+        return gradient * upstream, None
 
 
 def plain(color: Tensor, truth: Tensor, window: int) -> tuple[Tensor, Tensor]:
@@ -65,5 +65,5 @@ def photometric(color: Tensor, truth: Tensor) -> Tensor:
 
     SSIM of each channel alone, over whole windows of 11 x 11 (of the smaller side, where that is less).
     """
-    made: Tensor = _Photometric.apply(color, truth)
-    return made
+    loss: Tensor = _Photometric.apply(color, truth)
+    return loss

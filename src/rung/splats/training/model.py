@@ -35,9 +35,11 @@ def arrays_of(
     values: Mapping[str, Tensor], first: Mapping[str, Tensor], second: Mapping[str, Tensor]
 ) -> dict[str, np.ndarray]:
     """Return the parameters and both Adam moments as a checkpoint stores them: ``value.NAME``, ``first.NAME`` ..."""
-    held = {"value": values, "first": first, "second": second}
+    groups = {"value": values, "first": first, "second": second}
     return {
-        f"{kind}.{name}": value.detach().cpu().numpy() for kind, group in held.items() for name, value in group.items()
+        f"{kind}.{name}": value.detach().cpu().numpy()
+        for kind, group in groups.items()
+        for name, value in group.items()
     }
 
 
@@ -59,10 +61,10 @@ class Model:
         self.first = {name: torch.zeros_like(value) for name, value in self.values.items()}
         self.second = {name: torch.zeros_like(value) for name, value in self.values.items()}
         if self.lean:
-            for held in (self.first, self.second):
-                held["harmonics"] = torch.zeros_like(held["harmonics"], dtype=torch.uint8)
-                held[_SIZES] = torch.zeros(len(self), device=device)
-        self._told: adam_8bit.ColorGradients | None = None
+            for group in (self.first, self.second):
+                group["harmonics"] = torch.zeros_like(group["harmonics"], dtype=torch.uint8)
+                group[_SIZES] = torch.zeros(len(self), device=device)
+        self._color_gradients: adam_8bit.ColorGradients | None = None
         self.taken = 0
         self._ask()
 
@@ -92,9 +94,9 @@ class Model:
         if self.lean:
             assert camera.degree is not None
             position = -pose[:3, :3].T @ pose[:3, 3]
-            self._told = adam_8bit.ColorGradients(position, camera.degree)
+            self._color_gradients = adam_8bit.ColorGradients(position, camera.degree)
             colors, camera = (
-                adam_8bit.Shade.apply(colors, v["means"], position, self._told),
+                adam_8bit.Shade.apply(colors, v["means"], position, self._color_gradients),
                 camera._replace(degree=None),
             )
         return Splats(v["means"], v["quats"], v["log_scales"].exp(), v["logits"].sigmoid(), colors), camera
@@ -102,8 +104,8 @@ class Model:
     def cloud(self) -> Cloud:
         """The splats as files have them, in the space of training; quaternions of length one."""
         found = {name: value.detach().float().cpu().numpy() for name, value in self.values.items()}
-        made = Cloud(**{name: np.array(value) for name, value in found.items()})
-        return made._replace(quats=made.units)
+        result = Cloud(**{name: np.array(value) for name, value in found.items()})
+        return result._replace(quats=result.units)
 
     @torch.no_grad()
     def step(self, rates: Mapping[str, float], degree: int) -> None:
@@ -124,22 +126,22 @@ class Model:
             value.grad = None
 
     def _learn(self, rates: tuple[float, ...]) -> None:
-        assert self._told is not None
-        held = [each[name] for each in (self.first, self.second) for name in ("harmonics", _SIZES)]
-        state = adam_8bit.Means8(*held)
+        assert self._color_gradients is not None
+        states = [each[name] for each in (self.first, self.second) for name in ("harmonics", _SIZES)]
+        state = adam_8bit.Means8(*states)
         harmonics, means = self.values["harmonics"], self.values["means"]
-        adam_8bit.learn(harmonics, means, self._told, state, rates, self.taken, BETAS, EPSILON)
-        self._told = None
+        adam_8bit.learn(harmonics, means, self._color_gradients, state, rates, self.taken, BETAS, EPSILON)
+        self._color_gradients = None
 
     @torch.no_grad()
     def choose(self, rows: Tensor, fresh: int = 0) -> None:
         """Makes these rows the splats, in that order; what Adam keeps of the last ``fresh`` of them begins anew."""
-        for held in (self.values, self.first, self.second):
-            for name, value in held.items():
-                held[name] = value.detach()[rows]
+        for group in (self.values, self.first, self.second):
+            for name, value in group.items():
+                group[name] = value.detach()[rows]
         if fresh:
-            for held in (self.first, self.second):
-                for value in held.values():
+            for group in (self.first, self.second):
+                for value in group.values():
                     value[-fresh:] = 0
         self._ask()
 
@@ -152,9 +154,9 @@ class Model:
     @torch.no_grad()
     def forget(self, rows: Tensor, *names: str) -> None:
         """Begin anew what Adam keeps of these rows; of all parameters, or those named."""
-        for held in (self.first, self.second):
-            for name in names or held:
-                held[name][rows] = 0
+        for group in (self.first, self.second):
+            for name in names or group:
+                group[name][rows] = 0
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything, by name, for a checkpoint."""
@@ -165,9 +167,9 @@ class Model:
         """Restore the model of ``state``. Raises ``KeyError`` and ``ValueError`` for another state."""
         begun = Cloud(**{name: state[f"value.{name}"] for name in NAMES})
         kept = "8bit" if f"first.{_SIZES}" in state else "f32"
-        made = cls(begun, device, kept, "f16" if begun.harmonics.dtype == np.float16 else "f32")
-        for kind, held in (("first", made.first), ("second", made.second)):
-            for name, value in held.items():
+        model = cls(begun, device, kept, "f16" if begun.harmonics.dtype == np.float16 else "f32")
+        for kind, group in (("first", model.first), ("second", model.second)):
+            for name, value in group.items():
                 value.copy_(torch.from_numpy(state[f"{kind}.{name}"]))
-        made.taken = taken
-        return made
+        model.taken = taken
+        return model

@@ -35,9 +35,9 @@ class World(Value):
 
     def outer_pose(self, pose: npt.NDArray[np.floating]) -> tuple[float, ...]:
         """Return the inner pose as a ``View`` stores it."""
-        made = pose[:3].astype(np.float64)
-        made[:, 3] = made[:, 3] * self.extent - made[:, :3] @ np.array(self.center)
-        return tuple(made.reshape(-1).tolist())
+        outer = pose[:3].astype(np.float64)
+        outer[:, 3] = outer[:, 3] * self.extent - outer[:, :3] @ np.array(self.center)
+        return tuple(outer.reshape(-1).tolist())
 
     def inward(self, points: Floats) -> Floats:
         """Points of the input's world in the inner space."""

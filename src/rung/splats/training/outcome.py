@@ -83,13 +83,13 @@ class Outcome:
         self.log = kept
         self._whole(LOG, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
-    def picture(self, stem: PurePosixPath, made: np.ndarray, truth: np.ndarray) -> None:
+    def picture(self, stem: PurePosixPath, drawn: np.ndarray, truth: np.ndarray) -> None:
         """Writes a test picture and its truth, 8-bit RGB, as ``STEM.png`` and ``STEM.truth.png``."""
         from PIL import Image
 
         try:
             (self.out / TEST / stem).parent.mkdir(parents=True, exist_ok=True)
-            for name, pixels in ((f"{stem}.png", made), (f"{stem}.truth.png", truth)):
+            for name, pixels in ((f"{stem}.png", drawn), (f"{stem}.truth.png", truth)):
                 with written_whole(self.out / TEST / name) as temporary:
                     Image.fromarray(pixels).save(temporary)
         except OSError as error:

@@ -84,7 +84,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
-    given: Collection[str] | None = None,
+    typed: Collection[str] | None = None,
     hearing: ProgressListener | None = None,
     place: str | None = None,
     begin: float | None = None,
@@ -92,34 +92,34 @@ def train(
 ) -> Result:
     """Trains splats on a scene and leaves what came of it in the folder ``out``.
 
-    ``resume`` goes on after the last checkpoint; of the settings those ``given`` by name must be the run's, by default
+    ``resume`` goes on after the last checkpoint; of the settings those ``typed`` by name must be the run's, by default
     all that are not at their default. ``place`` is the device to compute on where that of the settings is
     a simulated one, ``begin`` when on ``time.monotonic`` a deadline began, by default now. ``view`` shows it in the
     browser. Raises ``UsageError`` for options that do not fit and a folder that holds something else, ``BadFile``,
     ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
     """
     begin = time.monotonic() if begin is None else begin
-    told = hearing or ProgressListener()
+    progress = hearing or ProgressListener()
     settings.check()
     process_memory.need_software()
     if view:
         live.need_viser()
-    settings, held_plan = claim(out, settings, resume, given)
+    settings, kept_plan = claim(out, settings, resume, typed)
     finished = finished_before(out)
     if finished is not None:
-        told.note(f"{out} is finished: {count(finished['steps'], 'step')}.")
+        progress.note(f"{out} is finished: {count(finished['steps'], 'step')}.")
         return Result(finished["steps"], finished, False)
     torch.set_num_threads(process_memory.threads(settings.threads))
-    with left_free(out, resume, told.note):
-        return _Run(settings, out, held_plan, told, begin, place).go(view)
+    with left_free(out, resume, progress.note):
+        return _Run(settings, out, kept_plan, progress, begin, place).go(view)
 
 
-def _planned_words(made: SplatPlan, device: Device, asked_seconds: float | None) -> str:
+def _planned_words(plan: SplatPlan, device: Device, requested_seconds: float | None) -> str:
     """Return where a run trains, what is planned, and how long the training takes, before its first step."""
-    size_words = f"up to {made.splats:,} splats, pictures of up to {made.width} x {made.height}"
-    if asked_seconds is None:
-        return f"{device.name}: {size_words}, {made.steps:,} steps, about {duration(made.seconds)}"
-    whole = f"{duration(asked_seconds)} in all, with loading, tests and files beside the training"
+    size_words = f"up to {plan.splats:,} splats, pictures of up to {plan.width} x {plan.height}"
+    if requested_seconds is None:
+        return f"{device.name}: {size_words}, {plan.steps:,} steps, about {duration(plan.seconds)}"
+    whole = f"{duration(requested_seconds)} in all, with loading, tests and files beside the training"
     return f"{device.name}: {size_words}, {whole}"
 
 
@@ -135,7 +135,7 @@ class _Run:
         begin: float,
         place: str | None,
     ) -> None:
-        self._settings, self._out, self._told, self._begin = settings, out, told, begin
+        self._settings, self._out, self._progress, self._begin = settings, out, told, begin
         self._outcome, self._interrupt = Outcome(out), Interrupt()
         self._sought = settings.sfm or sfm.is_video(Path(settings.scene))
         card = None if self._sought else self._card(planned)  # before the device, whose probes take long
@@ -144,7 +144,7 @@ class _Run:
         self._plan = planned or self._planned(card, device)
         if planned is None:
             self._outcome.config(settings, self._plan)
-        self._place = location(device.id)
+        self._location = location(device.id)
         shots = Photographs(card, self._plan.cache_bytes, max(self._plan.width, self._plan.height))
         for note in (*card.notes, *shots.notes):
             told.note(note)
@@ -156,67 +156,70 @@ class _Run:
     @property
     def _tensors(self) -> torch.device:
         """Where torch has what is learned."""
-        return torch.device(tensor_device(self._place))
+        return torch.device(tensor_device(self._location))
 
     def _card(self, planned: SplatPlan | None) -> SceneCard:
-        asked, made = self._settings, self._out / "scene"
-        place, images = Path(asked.scene), asked.images
+        settings, scene_folder = self._settings, self._out / "scene"
+        source, images = Path(settings.scene), settings.images
         if planned is None:
-            self._outcome.config(asked, None)  # what comes now may take long: killed meanwhile, the run can go on
+            self._outcome.config(settings, None)  # what comes now may take long: killed meanwhile, the run can go on
         try:
-            if asked.scene == "demo":
-                place = made
-                if not (made / "transforms.json").is_file():
-                    demo.make(made)
+            if settings.scene == "demo":
+                source = scene_folder
+                if not (scene_folder / "transforms.json").is_file():
+                    demo.make(scene_folder)
             elif self._sought:
-                threads = process_memory.threads(asked.threads)
-                place, images = sfm.posed(Path(images or place), made, threads=threads, note=self._told.note), None
+                threads = process_memory.threads(settings.threads)
+                source, images = (
+                    sfm.posed(Path(images or source), scene_folder, threads=threads, note=self._progress.note),
+                    None,
+                )
         except OSError as error:
             raise checkpoint.disk_full(self._out, error) from error
-        return scene(place, images, subsample=asked.subsample, max_images=asked.max_images)
+        return scene(source, images, subsample=settings.subsample, max_images=settings.max_images)
 
     def _planned(self, card: SceneCard, device: Device) -> SplatPlan:
-        asked = self._settings
-        budget = parse_memory(asked.memory)
-        small = asked.scene == "demo"
-        made = plan(
+        settings = self._settings
+        budget = parse_memory(settings.memory)
+        small = settings.scene == "demo"
+        new_plan = plan(
             as_stored(card),
             device,
             budget.get(device.id, budget.get("*")),
-            max_splats=asked.max_splats or (demo.SPLATS if small else None),
-            max_resolution=asked.max_resolution,
-            sh_degree=asked.sh_degree,
-            steps=asked.steps or (demo.STEPS if small and asked.seconds is None else None),
-            seconds=asked.seconds,
-            format=asked.format,
+            max_splats=settings.max_splats or (demo.SPLATS if small else None),
+            max_resolution=settings.max_resolution,
+            sh_degree=settings.sh_degree,
+            steps=settings.steps or (demo.STEPS if small and settings.seconds is None else None),
+            seconds=settings.seconds,
+            format=settings.format,
         )
-        for reason in made.reasons:
-            self._told.note(reason)
-        self._told.note(_planned_words(made, device, asked.seconds))
-        return made
+        for reason in new_plan.reasons:
+            self._progress.note(reason)
+        self._progress.note(_planned_words(new_plan, device, settings.seconds))
+        return new_plan
 
     def _begun(self, card: SceneCard) -> Trainer:
         """The run at its beginning, or where its last checkpoint stands."""
         settings = self._settings
         world = around(self._views, points_of(card)[0])
         strategy = STRATEGIES[settings.strategy](self._plan.splats)
-        held = checkpoint.newest(self._out)
-        if held is None:
-            shots, told = self._shots, self._told.note
-            first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, told)
+        kept = checkpoint.newest(self._out)
+        if kept is None:
+            shots, notify = self._shots, self._progress.note
+            first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, notify)
             process_memory.give_back()  # what comparing pictures took
             model = Model(first, self._tensors, self._plan.state, self._plan.harmonics)
         else:
-            model = model_of(held, self._tensors)
+            model = model_of(kept, self._tensors)
         material = Material(self._views, self._shots, self._train, world)
         course = Course(self._plan.steps, settings.seconds)
-        trainer = Trainer(model, material, settings, strategy, course, self._told.note, self._place)
-        if held is not None:
-            trainer.restore(held)
-            course.seconds = held.facts["seconds"]
-            binding.leave_rasterizers(self._place, trainer.drawn, settings.antialiased, held.facts["left"])
+        trainer = Trainer(model, material, settings, strategy, course, self._progress.note, self._location)
+        if kept is not None:
+            trainer.restore(kept)
+            course.seconds = kept.facts["seconds"]
+            binding.leave_rasterizers(self._location, trainer.drawn, settings.antialiased, kept.facts["left"])
             self._outcome.go_on(trainer.step)
-            self._told.note(f"goes on after step {trainer.step:,}")
+            self._progress.note(f"goes on after step {trainer.step:,}")
         return trainer
 
     def go(self, view: bool) -> Result:
@@ -231,7 +234,7 @@ class _Run:
             self._save()
         with self._interrupt.watching():
             if view:
-                with live.of_training(self._cameras(), trainer.cloud(), self._told.note) as shown:
+                with live.of_training(self._cameras(), trainer.cloud(), self._progress.note) as shown:
                     self._loop(shown)
             else:
                 self._loop()
@@ -244,16 +247,18 @@ class _Run:
 
     def _fit_to_deadline(self) -> None:
         """Leaves time for what comes after training: pictures of the tests, and files."""
-        course, asked = self._trainer.course, self._settings.seconds
-        if asked is None:
+        course, limit = self._trainer.course, self._settings.seconds
+        if limit is None:
             return
         begin = time.monotonic()
         self._evaluated(self._test[:1])
         one = time.monotonic() - begin if self._test else 0.0
-        left = asked - (begin - self._begin) - one - 1.3 * one * len(self._test) - 2.0
-        course.seconds = max(left, min(0.5 * asked, _LEAST))
+        left = limit - (begin - self._begin) - one - 1.3 * one * len(self._test) - 2.0
+        course.seconds = max(left, min(0.5 * limit, _LEAST))
         if left < course.seconds:
-            self._told.note(f"trains for {course.seconds:.0f} s though --time leaves less: it takes longer than asked")
+            self._progress.note(
+                f"trains for {course.seconds:.0f} s though --time leaves less: it takes longer than asked"
+            )
 
     def _loop(self, shown: live.Live | None = None) -> None:
         trainer, settings = self._trainer, self._settings
@@ -262,7 +267,7 @@ class _Run:
         trainer.tick()
         while trainer.done < 1 and not last:
             try:
-                seen = trainer.advance()
+                step_result = trainer.advance()
                 last = trainer.done >= 1 or self._interrupt.asked
                 due = trainer.step % every == 0 if every else time.monotonic() - saved > _SAVE
                 if last or due or trainer.step % _LOG == 0:
@@ -274,8 +279,8 @@ class _Run:
                 self._back(error)
                 last = False
                 continue
-            self._recent.append(seen.psnr)
-            self._heard(seen.loss)
+            self._recent.append(step_result.psnr)
+            self._heard(step_result.loss)
             if shown:
                 trainer.elapsed -= shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.asked)
             if due:
@@ -292,7 +297,7 @@ class _Run:
         psnr, done = statistics.fmean(self._recent), trainer.done
         left = trainer.elapsed * (1 - done) / max(done, 1e-9)
         now = Progress(trainer.step, done, left, loss, psnr, len(trainer.model))
-        self._told.progress(now)
+        self._progress.progress(now)
         if trainer.step % _LOG == 0 or trainer.step == 1 or done >= 1:
             line = {"step": now.step, "seconds": round(trainer.elapsed, 3), "loss": loss, "psnr": psnr}
             self._outcome.note({**line, "splats": now.splats, "sh_degree": trainer.degree})
@@ -301,19 +306,19 @@ class _Run:
         """A checkpoint and the splats, which have been checked."""
         trainer = self._trainer
         process_memory.give_back()  # the beginning, its proof and splats that were fewer had arrays of other sizes
-        made = trainer.state()
-        made.facts |= {"seconds": trainer.course.seconds, "left": binding.left_rasterizers(self._place)}
-        checkpoint.save(self._out, made)
+        state = trainer.state()
+        state.facts |= {"seconds": trainer.course.seconds, "left": binding.left_rasterizers(self._location)}
+        checkpoint.save(self._out, state)
         self._outcome.splats(trainer.cloud())
 
     def _back(self, error: RungError) -> None:
         """Back to the last checkpoint, on the rung below the one that drew what is no number."""
-        held = checkpoint.newest(self._out)
-        assert held is not None  # one was written before the first step
-        binding.distrust_rasterizer(self._place, self._trainer.drawn, self._settings.antialiased, error.cause)
-        self._trainer.restore(held)
+        kept = checkpoint.newest(self._out)
+        assert kept is not None  # one was written before the first step
+        binding.distrust_rasterizer(self._location, self._trainer.drawn, self._settings.antialiased, error.cause)
+        self._trainer.restore(kept)
         self._outcome.go_on(self._trainer.step)
-        self._told.note(f"{error.cause} Back to step {self._trainer.step:,}, one rung lower.")
+        self._progress.note(f"{error.cause} Back to step {self._trainer.step:,}, one rung lower.")
 
     def _hopeless(self, error: RungError) -> RungError:
         return Diverged(
@@ -342,14 +347,14 @@ class _Run:
             background=settings.ground() or (0.0, 0.0, 0.0),
             transparent=lambda view: transparent(settings.alpha, view),
             antialiased=settings.antialiased,
-            device=self._place,
+            device=self._location,
             **options,
         )
 
     def _finish(self) -> dict[str, Any]:
         trainer, outcome = self._trainer, self._outcome
-        places = iter(stems([self._views[index].name for index in self._test]))
-        found = self._evaluated(self._test, lambda view, made, truth: outcome.picture(next(places), made, truth))
+        names = iter(stems([self._views[index].name for index in self._test]))
+        found = self._evaluated(self._test, lambda view, picture, truth: outcome.picture(next(names), picture, truth))
         if self._test:
             outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
         outcome.cameras(self._cameras())

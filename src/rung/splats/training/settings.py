@@ -101,16 +101,16 @@ class Settings(Value):
         return color(self.background)
 
 
-def options_that_differ(asked: Settings, held: Settings, given: Collection[str] | None = None) -> list[str]:
+def options_that_differ(settings: Settings, stored: Settings, typed: Collection[str] | None = None) -> list[str]:
     """``--seed 1 (was 42)`` for each option that is asked for and is not the one a run was begun with.
 
-    Asked for are those that are ``given`` by name; where that is not known, those that are not at their default.
+    Asked for are those that are ``typed`` by name; where that is not known, those that are not at their default.
     """
     found = []
     for field in fields(Settings):
-        new, old = getattr(asked, field.name), getattr(held, field.name)
+        new, old = getattr(settings, field.name), getattr(stored, field.name)
         default = None if field.name == "scene" else field.default
-        if new != old and (new != default if given is None else field.name in given):
+        if new != old and (new != default if typed is None else field.name in typed):
             name = {"seconds": "time", "scene": "SCENE"}.get(field.name, field.name).replace("_", "-")
             found.append(f"{'' if name == 'SCENE' else '--'}{name} {new} (was {old})")
     return found

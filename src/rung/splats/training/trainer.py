@@ -84,7 +84,7 @@ class Trainer:
         self.model, self.strategy, self.course = model, strategy, course
         self.step, self.elapsed, self._done = 0, 0.0, 0.0
         self._ticked: float | None = None
-        self._material, self._settings, self._note, self._place = material, settings, on_note, place
+        self._material, self._settings, self._note, self._location = material, settings, on_note, place
         self._ground = settings.ground()
         self.corrections = Corrections(len(material.views), settings.exposure, settings.optimize_poses, model.device)
         self._poses = [torch.from_numpy(material.world.pose(view)).to(model.device) for view in material.views]
@@ -116,8 +116,8 @@ class Trainer:
     def index(self, step: int) -> int:
         """The photograph of a step: all of them in a new order each time."""
         train = self._material.train
-        turn, place = divmod(step, len(train))
-        return int(train[np.random.default_rng((self._settings.seed, turn)).permutation(len(train))[place]])
+        turn, position = divmod(step, len(train))
+        return int(train[np.random.default_rng((self._settings.seed, turn)).permutation(len(train))[position]])
 
     def prove(self) -> None:
         """Leaves rungs that draw the first view in another way than ``ref`` does: some go wrong only at real size."""
@@ -125,7 +125,7 @@ class Trainer:
         camera = self.camera(index)._replace(degree=self._settings.sh_degree)
         pose = self._poses[index]
         splats, camera = self.model.splats(camera, pose)
-        while (draw := binding.rasterizer(self._place, camera.degree, camera.antialiased)).rung.name != "ref":
+        while (draw := binding.rasterizer(self._location, camera.degree, camera.antialiased)).rung.name != "ref":
             try:
                 wrong = differs(draw, splats, pose, camera)
             except RungError:
@@ -135,7 +135,7 @@ class Trainer:
                 continue
             if not wrong:
                 return
-            binding.distrust_rasterizer(self._place, camera.degree, camera.antialiased, wrong)
+            binding.distrust_rasterizer(self._location, camera.degree, camera.antialiased, wrong)
 
     def tick(self) -> None:
         """Counts the time since the last tick as training, whatever it went into; the first one only begins."""
@@ -148,7 +148,7 @@ class Trainer:
         index, before = self.index(self.step), self._done
         self._material.photographs.expect(self.index(self.step + 1))
         chance = torch.Generator(self.model.device).manual_seed(self._settings.seed * 1_000_003 + self.step)
-        seen = self._learn(index, chance)
+        picture = self._learn(index, chance)
         rates = settings.rates(before, self.course.steps)
         self.model.step(rates, self.degree)
         self.corrections.step(before, self.step + 1)
@@ -158,12 +158,12 @@ class Trainer:
         self.strategy.change(self.model, self.step, before, self._done, rates["means"], chance)
         if not len(self.model):
             self.check()
-        return seen
+        return picture
 
     def _learn(self, index: int, chance: torch.Generator) -> StepStats:
         """Gradients of one photograph; again on the rung below when the one that draws fails."""
         camera = self.camera(index)
-        draw = binding.rasterizer(self._place, self.drawn, camera.antialiased)
+        draw = binding.rasterizer(self._location, self.drawn, camera.antialiased)
         begin = chance.get_state()
         while True:
             chance.set_state(begin)
@@ -180,9 +180,9 @@ class Trainer:
         self, draw: Callable[..., Picture], index: int, camera: Camera, chance: torch.Generator
     ) -> StepStats:
         pose = self.corrections.moved(index, self._poses[index])
-        splats, seen = self.model.splats(camera, pose)
+        splats, visible = self.model.splats(camera, pose)
         screen = self.strategy.screen(len(self.model), self.model.device)
-        picture = draw(splats, pose, seen, screen)
+        picture = draw(splats, pose, visible, screen)
         color, truth = self._compared(index, picture, chance)
         loss = photometric(color, truth)
         cost = loss + self.strategy.cost(splats.opacities, splats.scales)
@@ -244,17 +244,17 @@ class Trainer:
         arrays = pack(model=self.model.state(), strategy=self.strategy.state(), corrections=self.corrections.state())
         return Checkpoint(arrays, facts)
 
-    def restore(self, held: Checkpoint) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from ``state``."""
-        device, facts = self.model.device, held.facts
-        self.model = model_of(held, device)
+        device, facts = self.model.device, checkpoint.facts
+        self.model = model_of(checkpoint, device)
         self.strategy.restore(
-            {name: torch.from_numpy(value).to(device) for name, value in unpack(held.arrays, "strategy").items()}
+            {name: torch.from_numpy(value).to(device) for name, value in unpack(checkpoint.arrays, "strategy").items()}
         )
-        self.corrections.restore(unpack(held.arrays, "corrections"))
+        self.corrections.restore(unpack(checkpoint.arrays, "corrections"))
         self.step, self.elapsed, self._done = facts["step"], facts["elapsed"], facts["done"]
 
 
-def model_of(held: Checkpoint, device: torch.device) -> Model:
+def model_of(checkpoint: Checkpoint, device: torch.device) -> Model:
     """The splats of a checkpoint, as they are learned."""
-    return Model.of_state(unpack(held.arrays, "model"), held.facts["taken"], device)
+    return Model.of_state(unpack(checkpoint.arrays, "model"), checkpoint.facts["taken"], device)

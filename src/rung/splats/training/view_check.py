@@ -28,12 +28,12 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     """
     splats = Splats(*(tensor.detach() for tensor in splats))
     splats = splats._replace(scales=_uneven(splats.scales))
-    places = _tiles(camera)
-    pixels, made, weights = _drawn(draw, splats, pose.detach(), camera, places)
+    tiles = _tiles(camera)
+    pixels, slopes, weights = _drawn(draw, splats, pose.detach(), camera, tiles)
     pose = pose.detach().cpu()
-    chosen = _near(splats, pose, camera, places)
+    chosen = _near(splats, pose, camera, tiles)
     own = Splats(*(tensor[chosen.to(tensor.device)].cpu() for tensor in splats))
-    want, told = _reference(own, pose, camera, places, weights)
+    want, expected = _reference(own, pose, camera, tiles, weights)
     error = (pixels - want).abs() / torch.tensor([1, 1, 1, float(want[:, 3].max().clamp_min(1)), 1])
     if not bool(torch.isfinite(error).all()):
         return "a picture that is no numbers"
@@ -41,34 +41,38 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     others = float((worst > _PIXEL).double().mean())
     if others > _OTHERS or float(error.mean()) > _MEAN:
         return f"{others:.1%} of the pixels of a view are not those of ref, by up to {float(worst.max()):.2g}"
-    for name, share in zip(Splats._fields, _shares(made, chosen, _told(own, pose, camera, told)), strict=True):
+    for name, share in zip(
+        Splats._fields, _shares(slopes, chosen, _gradients_of_splats(own, pose, camera, expected)), strict=True
+    ):
         if not share <= _SLOPE:
             return f"gradients of {name} on a view differ from those of ref by {share:.1%}"
     return ""
 
 
-def _shares(made: list[Tensor], chosen: Tensor, told: Iterable[list[Tensor]]) -> list[float]:
-    """How far the gradients of each tensor are from those that ``told`` has of the chosen splats, a piece at a time, as
-    a share of these; the others have none. What was compared becomes zero in ``made``."""
-    right, away = torch.zeros(2, len(made), dtype=torch.double)
-    for part, slopes in zip(chosen.split(_PIECE), told, strict=True):
-        for number, (here, slope) in enumerate(zip(made, slopes, strict=True)):
+def _shares(actual: list[Tensor], chosen: Tensor, expected: Iterable[list[Tensor]]) -> list[float]:
+    """Return how far the gradients of each tensor are from those expected of the chosen splats, as a share of these.
+
+    ``expected`` gives them a piece at a time; other splats have none. What was compared becomes zero in ``actual``.
+    """
+    right, away = torch.zeros(2, len(actual), dtype=torch.double)
+    for part, slopes in zip(chosen.split(_PIECE), expected, strict=True):
+        for number, (here, slope) in enumerate(zip(actual, slopes, strict=True)):
             right[number] += slope.square().sum()
             away[number] += (here[part].double() - slope).square().sum()
             here[part] = 0
-    lost = torch.stack([here.double().norm().square() for here in made])
+    lost = torch.stack([here.double().norm().square() for here in actual])
     result: list[float] = ((away + lost).sqrt() / right.sqrt().clamp_min(1e-12)).tolist()
     return result
 
 
 def _drawn(
-    draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, int]]
+    draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]]
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Pixels [P, 5] of the tiles, what their weighted sum tells of all splats, and the weights of each tile."""
     taken = [tensor.detach().requires_grad_() for tensor in splats]
     with torch.enable_grad():
-        made = draw(Splats(*taken), pose, camera)
-        boxes = [_box(made, camera, place) for place in places]
+        picture = draw(Splats(*taken), pose, camera)
+        boxes = [_box(picture, camera, tile) for tile in tiles]
         weights = [_weights(box, number) for number, box in enumerate(boxes)]
         torch.stack([(box * weight.to(box)).sum() for box, weight in zip(boxes, weights, strict=True)]).sum().backward()
     pixels = torch.cat([box.detach().reshape(-1, 5) for box in boxes]).cpu().double()
@@ -85,15 +89,15 @@ def _tiles(camera: Camera) -> list[tuple[int, int]]:
     """Columns and rows of tiles, by chance."""
     across, down = -(-camera.width // TILE), -(-camera.height // TILE)
     order = torch.randperm(across * down, generator=torch.Generator().manual_seed(_SEED))
-    return [divmod(int(place), down) for place in order[:TILES]]
+    return [divmod(int(number), down) for number in order[:TILES]]
 
 
-def _box(made: Picture, camera: Camera, place: tuple[int, int]) -> Tensor:
+def _box(picture: Picture, camera: Camera, tile: tuple[int, int]) -> Tensor:
     """[h, w, 5] of a tile: color, depth, alpha."""
-    left, top = TILE * place[0], TILE * place[1]
+    left, top = TILE * tile[0], TILE * tile[1]
     rows, columns = slice(top, min(top + TILE, camera.height)), slice(left, min(left + TILE, camera.width))
     return torch.cat(
-        [made.color[rows, columns], made.depth[rows, columns, None], made.alpha[rows, columns, None]], dim=-1
+        [picture.color[rows, columns], picture.depth[rows, columns, None], picture.alpha[rows, columns, None]], dim=-1
     )
 
 
@@ -102,9 +106,9 @@ def _weights(box: Tensor, number: int) -> Tensor:
     return torch.rand(box.shape, generator=torch.Generator().manual_seed(_SEED + number)) + 0.5
 
 
-def _near(splats: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, int]]) -> Tensor:
+def _near(splats: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]]) -> Tensor:
     """The indexes [n] of splats that touch any of the tiles, a piece of all splats at a time."""
-    corners = torch.tensor(places) * TILE
+    corners = torch.tensor(tiles) * TILE
     found = []
     for first in range(0, len(splats.means), _PIECE):
         part = Splats(*(tensor[first : first + _PIECE].cpu() for tensor in splats))
@@ -123,7 +127,7 @@ def _on(flat: Flat, corner: Tensor) -> Tensor:
 
 
 def _reference(
-    own: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, int]], weights: list[Tensor]
+    own: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]], weights: list[Tensor]
 ) -> tuple[Tensor, Flat]:
     """Pixels [P, 5] of the tiles, and what their weighted sum tells of splats in the plane; in float64, a tile or piece
     at a time."""
@@ -131,16 +135,16 @@ def _reference(
         pieces = [project(splats, pose.double(), camera) for splats in _pieces(own)]
     flat = Flat(*(torch.cat(values) for values in zip(*pieces, strict=True)))
     order = torch.argsort(flat.depths, stable=True)
-    told = Flat(*(torch.zeros_like(value) for value in flat))
+    sums = Flat(*(torch.zeros_like(value) for value in flat))
     pixels = []
-    for place, weight in zip(places, weights, strict=True):
-        here = order[_on(flat, torch.tensor(place) * TILE)[order]]
+    for tile_index, weight in zip(tiles, weights, strict=True):
+        here = order[_on(flat, torch.tensor(tile_index) * TILE)[order]]
         tile = Flat(*(value[here] for value in flat))
-        made, slopes = _composited(tile, place, weight)
-        pixels.append(made)
-        for total, slope in zip(told, slopes, strict=True):
+        composited, slopes = _composited(tile, tile_index, weight)
+        pixels.append(composited)
+        for total, slope in zip(sums, slopes, strict=True):
             total[here] += slope
-    return torch.cat(pixels), told
+    return torch.cat(pixels), sums
 
 
 def _pieces(own: Splats) -> Iterator[Splats]:
@@ -149,26 +153,26 @@ def _pieces(own: Splats) -> Iterator[Splats]:
         yield Splats(*(tensor.double() for tensor in part))
 
 
-def _composited(tile: Flat, place: tuple[int, int], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _composited(tile: Flat, tile_index: tuple[int, int], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Pixels [P, 5] of a tile, and what their weighted sum tells of its splats, which are in order of depth."""
     leaves = Flat(*(value.requires_grad_(value.is_floating_point()) for value in tile))
-    down = torch.arange(weight.shape[0], dtype=torch.double) + 0.5 + TILE * place[1]
-    across = torch.arange(weight.shape[1], dtype=torch.double) + 0.5 + TILE * place[0]
+    down = torch.arange(weight.shape[0], dtype=torch.double) + 0.5 + TILE * tile_index[1]
+    across = torch.arange(weight.shape[1], dtype=torch.double) + 0.5 + TILE * tile_index[0]
     centers = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
     every = torch.arange(len(tile.means))
     some = max(1, _PAIRS // max(len(every), 1))
     pixels = []
     for part, share in zip(centers.split(some), weight.reshape(-1, 5).split(some), strict=True):
         with torch.enable_grad():
-            made = composite(leaves, every, part)
-            (made * share).sum().backward()
-        pixels.append(made.detach())
+            picture = composite(leaves, every, part)
+            (picture * share).sum().backward()
+        pixels.append(picture.detach())
     return torch.cat(pixels), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
-def _told(own: Splats, pose: Tensor, camera: Camera, told: Flat) -> Iterator[list[Tensor]]:
+def _gradients_of_splats(own: Splats, pose: Tensor, camera: Camera, sums: Flat) -> Iterator[list[Tensor]]:
     """Yield what is told of splats in the plane as gradients of the splats themselves, float64, a piece at a time."""
-    parts = zip(*(value.split(_PIECE) for value in told), strict=True)
+    parts = zip(*(value.split(_PIECE) for value in sums), strict=True)
     for splats, slopes in zip(_pieces(own), parts, strict=True):
         leaves = [tensor.requires_grad_() for tensor in splats]
         with torch.enable_grad():

@@ -144,12 +144,12 @@ class Live:
         with contextlib.redirect_stdout(io.StringIO()):
             self._server.stop()
 
-    def _port(self, asked: int) -> int:
+    def _port(self, requested: int) -> int:
         """The port that was taken; raises ``UsageError`` where another program was quicker."""
         found = self._server.get_port()
-        if asked not in (0, found):
+        if requested not in (0, found):
             self.close()
-            raise _in_use(asked)
+            raise _in_use(requested)
         return found
 
     def _frustums(self, views: Sequence[View], size: float) -> None:
@@ -164,8 +164,8 @@ class Live:
         from viser.transforms import SO3
 
         turn = pose_of(view)[:3, :3].T
-        wxyz, place = SO3.from_matrix(turn).wxyz, places([view])[0]
-        made = self._server.scene.add_camera_frustum(
+        wxyz, position = SO3.from_matrix(turn).wxyz, places([view])[0]
+        frustum = self._server.scene.add_camera_frustum(
             f"/cameras/{index}",
             _field(view),
             view.width / view.height,
@@ -174,16 +174,16 @@ class Live:
             color=(213, 94, 0) if view.split == "test" else (0, 114, 178),
             image=_thumbnail(view),
             wxyz=wxyz,
-            position=place,
+            position=position,
         )
 
-        @made.on_click
+        @frustum.on_click
         def _(event: Any) -> None:
             self.show_cameras(False)  # its photograph would stand before the splats
-            event.client.camera.position = place
-            event.client.camera.look_at = place + turn[:, 2]
+            event.client.camera.position = position
+            event.client.camera.look_at = position + turn[:, 2]
 
-        return made
+        return frustum
 
 
 def of_training(views: Sequence[View], cloud: Cloud, note: Callable[[str], None]) -> Live:

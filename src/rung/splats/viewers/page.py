@@ -89,10 +89,10 @@ def _packed(cloud: Cloud) -> tuple[bytes, dict[str, Any]]:
 
 def _roots(harmonics: Floats) -> tuple[np.ndarray, list[float]]:
     """int8 [terms, 3, N] whose signed squares, over 127^2, are shares of the largest value of each degree."""
-    made, largest = [], []
+    roots, largest = [], []
     for first, end in ((0, 3), (3, 8), (8, 15)):
         part = harmonics[:, first:end]
         most = float(np.abs(part).max(initial=0.0)) or 1.0
         largest.append(most)
-        made.append(np.rint(127 * np.sign(part) * np.sqrt(np.abs(part) / most)).astype(np.int8))
-    return np.ascontiguousarray(np.concatenate(made, axis=1).transpose(1, 2, 0)), largest
+        roots.append(np.rint(127 * np.sign(part) * np.sqrt(np.abs(part) / most)).astype(np.int8))
+    return np.ascontiguousarray(np.concatenate(roots, axis=1).transpose(1, 2, 0)), largest

@@ -228,16 +228,16 @@ def _names(software: str | None, package: str) -> bool:
     return package.lower() in words
 
 
-def _catalog(wanted: str, json: bool) -> None:
+def _catalog(text: str, json: bool) -> None:
     from rung.cli.views.devices import overview as views
     from rung.core.errors import UnknownDevice
     from rung.core.text import count
     from rung.hardware import catalog
 
-    found = [product for product in catalog.products() if _fits(product, wanted)]
+    found = [product for product in catalog.products() if _fits(product, text)]
     if not found:
         raise UnknownDevice(
-            f"Nothing in the catalog has {wanted!r} in its name, architecture or vendor.",
+            f"Nothing in the catalog has {text!r} in its name, architecture or vendor.",
             ways_out=["rung devices --catalog"],
         )
     if json:
@@ -248,7 +248,7 @@ def _catalog(wanted: str, json: bool) -> None:
     typer.echo(f"\n{count(len(found), 'product')}. One in full: rung devices {catalog.quoted(found[0].name)}")
 
 
-def _fits(product: Product, wanted: str) -> bool:
+def _fits(product: Product, text: str) -> bool:
     from rung.hardware import catalog
 
     row = catalog.architectures()[product.arch]
@@ -264,7 +264,7 @@ def _fits(product: Product, wanted: str) -> bool:
     )
     words = " ".join(names).lower()
     spaced = words.replace(" ", "")
-    return all(word in words for word in wanted.lower().split()) or wanted.lower().replace(" ", "") in spaced
+    return all(word in words for word in text.lower().split()) or text.lower().replace(" ", "") in spaced
 
 
 def _capabilities(json: bool) -> None:

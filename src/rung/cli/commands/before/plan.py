@@ -39,28 +39,28 @@ def plan(
     from rung.planning.request import Typed, parse_memory
 
     card, named = open_named(model, offline=offline, revision=revision, on_note=note)
-    place = target_named(device, software)
+    target = target_named(device, software)
     tell_taken([device])
-    made, devices = make_plan(
+    made_plan, devices = make_plan(
         card,
         format=format or named,
-        device=place.device,
+        device=target.device,
         memory=memory,
         context=context,
         parallel=parallel,
         cache_type=cache_type,
         threads=threads,
-        devices=place.devices,
-        together=place.together,
-        typed=Typed("rung plan", model, device, software) if place.devices else Typed(device=device),
+        devices=target.devices,
+        together=target.together,
+        typed=Typed("rung plan", model, device, software) if target.devices else Typed(device=device),
     )
-    used = {each.device for each in made.placements}
+    used = {each.device for each in made_plan.placements}
     tell_beyond(parse_memory(memory), [[each for each in devices if each.id in used]])
     if json:
-        print_json(made.to_json())
+        print_json(made_plan.to_json())
         return
     out = console()
-    out.print(plan_line(made, devices))
-    for line in part_lines(made):
+    out.print(plan_line(made_plan, devices))
+    for line in part_lines(made_plan):
         out.print(line)
-    print("\n".join(map(printable, candidates(made))))
+    print("\n".join(map(printable, candidates(made_plan))))

@@ -101,7 +101,7 @@ def setup(
 
     _check_options(device, driver, apply, with_, system, yes, check, software)
     here = environments.at(venv) if venv else environments.current()
-    _check_place(here, python, os, driver, apply, check and software is None)
+    _check_environment(here, python, os, driver, apply, check and software is None)
     devices, others = _devices(device, python or here.version, software)
     from rung.software.hosts import host_of
 
@@ -138,7 +138,7 @@ def _check_options(
             ways_out=["rung setup --check"],
             code="options-exclude-each-other",
         )
-    idle = [name for name, given in (("--with", packages), ("--yes", yes), ("--system", system)) if given and not apply]
+    idle = [name for name, value in (("--with", packages), ("--yes", yes), ("--system", system)) if value and not apply]
     if idle:
         raise UsageError(
             f"{' and '.join(idle)}: only with --apply.",
@@ -157,7 +157,7 @@ def _check_options(
         )
 
 
-def _check_place(here: Environment, python: str, os: str, driver: str, apply: bool, judged: bool) -> None:
+def _check_environment(here: Environment, python: str, os: str, driver: str, apply: bool, judged: bool) -> None:
     """Raise ``UsageError`` where the environment that is changed or judged is not the one that the options describe."""
     if python and (apply or judged) and python != here.version:
         raise UsageError(
@@ -195,8 +195,8 @@ def _devices(
 
 
 def _indexes(url: str, extra: Sequence[str]) -> tuple[str, ...]:
-    given = ("--index-url", url) if url else ()
-    return (*given, *(word for one in extra for word in ("--extra-index-url", one)))
+    arguments = ("--index-url", url) if url else ()
+    return (*arguments, *(word for one in extra for word in ("--extra-index-url", one)))
 
 
 def _choose(hosts: Sequence[Host], torch: str, indexes: Sequence[str]) -> list[Setup]:
@@ -380,10 +380,10 @@ def _not_taken_for_another(here: Environment, chosen: Setup, coming: Sequence[Ch
     from rung.software.installed import judge
 
     installed = installed_in(Path(here.folder))
-    wanted = chosen.torch.version.partition("+")[2]
+    local = chosen.torch.version.partition("+")[2]
     for change in coming:
         if change.package == "torch":
-            if wanted and change.after.partition("+")[2] not in ("", wanted):
+            if local and change.after.partition("+")[2] not in ("", local):
                 raise SoftwareMissing(
                     f"The index gives torch {change.after}, not {chosen.torch.version}.",
                     ["nothing was changed"],

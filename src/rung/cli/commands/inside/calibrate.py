@@ -59,7 +59,7 @@ def calibrate(
         tell("The processor has rates of its own: rung calibrate --device cpu")
 
 
-def _chosen(name: str | None, told: Callable[[str], None]) -> Device:
+def _chosen(name: str | None, notify: Callable[[str], None]) -> Device:
     """The device that is measured. Raises ``UnknownDevice`` for what is not here or is only simulated,
     ``DeviceError`` for what computes nothing, ``OutOfMemory`` for a card with too little left."""
     from rung.core.errors import DeviceError, OutOfMemory
@@ -70,7 +70,7 @@ def _chosen(name: str | None, told: Callable[[str], None]) -> Device:
 
     if name is not None and (card := catalog_device(name)) is not None:
         raise _not_here(card, name)
-    device = device_here(name, told)
+    device = device_here(name, notify)
     if not device.real:
         raise _not_here(device, device.name)
     if not (able := computes(device)):

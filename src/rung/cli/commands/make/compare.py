@@ -102,18 +102,18 @@ def compare(
         used = [each for each in detect.devices() if chosen in (None, each.id)]
         page.write(html, compare_html.page(model, rows, used))
     if json:
-        print_json([{name: _told(value) for name, value in row.items()} for row in rows])
+        print_json([{name: _as_json(value) for name, value in row.items()} for row in rows])
         return
     print(*columns(tuple(rows[0]), [[cell(value) for value in row.values()] for row in rows]), sep="\n")
 
 
-def _refuse(given: dict[str, Any], why: str) -> None:
+def _refuse(options: dict[str, Any], why: str) -> None:
     """Raises ``UsageError`` for options that would change nothing."""
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in options.items() if value is not None]
     if names:
         raise UsageError(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {why}.", (), ["leave it out"])
 
 
-def _told(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """JSON has no infinity: null where nothing is lost or nothing is known."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -55,8 +55,10 @@ def convert(
         if not quiet:
             note(f"what was read of {source} is kept in {folder}, for the same command")
         raise
-    for made in folder.parent.glob(f"{escape(Path(target).name)}.unpickled-*"):  # those of runs that were stopped, too
-        shutil.rmtree(made) if made.is_dir() else made.unlink()
+    for leftover in folder.parent.glob(
+        f"{escape(Path(target).name)}.unpickled-*"
+    ):  # those of runs that were stopped, too
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def _unpickled(source: str, target: str, keep: bool, quiet: bool, json: bool) -> Path | None:
@@ -66,21 +68,21 @@ def _unpickled(source: str, target: str, keep: bool, quiet: bool, json: bool) ->
     from rung.conversion.resumable_writer import check_new
     from rung.core.text import count, size
 
-    place = Path(target)
-    check_new(place)
+    target_folder = Path(target)
+    check_new(target_folder)
     if not keep:
-        place = place.with_name(f"{place.name}.unpickled-{state(Path(source))[:12]}")
-    if not keep and place.exists():
-        return place  # an earlier run has come so far: it has its name only when it is whole
+        target_folder = target_folder.with_name(f"{target_folder.name}.unpickled-{state(Path(source))[:12]}")
+    if not keep and target_folder.exists():
+        return target_folder  # an earlier run has come so far: it has its name only when it is whole
     try:
-        made = unpickled(Path(source), place)
+        folder = unpickled(Path(source), target_folder)
     except KeyboardInterrupt:
-        part = place.with_name(f"{place.name}.part")
+        part = target_folder.with_name(f"{target_folder.name}.part")
         if part.exists() and not quiet:
             note(f"the same command goes on; what has been read is kept in {part}")
         raise
     if keep and json:
-        print_json({"target": target, **made})
+        print_json({"target": target, **folder})
     elif keep and not quiet:
-        console().print(f"{target}: {size(made['bytes'])}, {count(made['tensors'], 'tensor')}")
-    return None if keep else place
+        console().print(f"{target}: {size(folder['bytes'])}, {count(folder['tensors'], 'tensor')}")
+    return None if keep else target_folder

@@ -38,17 +38,17 @@ def merge(
     from rung.core.errors import UsageError
     from rung.core.text import quoted
 
-    *given, target = adapters
-    if not given:
+    *sources, target = adapters
+    if not sources:
         raise UsageError(
             "rung merge needs an adapter and a result.", (), [f"rung merge {quoted(base)} {quoted(target)} OUT"]
         )
-    if any(Path(name).resolve() == Path(target).resolve() for name in given):
+    if any(Path(name).resolve() == Path(target).resolve() for name in sources):
         raise UsageError(
             f"{target} is the adapter itself", (), ["give the result another name"], code="output-is-input"
         )
     card = opened(base, target, offline, revision, quiet or json)
-    job = merging(card, given, Path(target), format)
+    job = merging(card, sources, Path(target), format)
     written, seconds = done(job, target, threads, quiet or json)
     in_blocks = any(not lossless(each.step.format) for each in written)
     report(job, written, seconds, target, json, quiet, by_role=in_blocks)

@@ -75,7 +75,7 @@ def explain(
 
     Exits 0 with a cause, 3 when it does not know, 2 for a wrong question.
     """
-    told = {
+    facts = {
         "--all": all_,
         "--html": html,
         "--device": device,
@@ -85,19 +85,19 @@ def explain(
         "--no-environment": no_environment,
     }
     if list_:
-        _alone("--list", told | {"--jsonl": jsonl, "--redact": redact, "a log": what})
+        _alone("--list", facts | {"--jsonl": jsonl, "--redact": redact, "a log": what})
         _list(json)
         return
     if jsonl is not None:
-        _alone("--jsonl", told | {"--no-environment": False, "--redact": redact, "a log": what})
+        _alone("--jsonl", facts | {"--no-environment": False, "--redact": redact, "a log": what})
         answer_rows(jsonl)
         return
     if redact:
-        _alone("--redact", told | {"--json": json})
+        _alone("--redact", facts | {"--json": json})
         _redacted(log_of(what))
         return
     if what is not None and _is_cause(what):
-        _alone("The page of a cause", told | {"--no-environment": False})
+        _alone("The page of a cause", facts | {"--no-environment": False})
         _page(what, json)
         return
     where, card = _machine_and_card(device, software, environment, no_environment)
@@ -135,9 +135,9 @@ def _print(found: Explanation, empty: bool, *, everything: bool, json: bool) -> 
 
 def _alone(name: str, others: Mapping[str, object]) -> None:
     """Raises ``UsageError`` for what would have no effect beside an option."""
-    if given := [other for other, value in others.items() if value]:
+    if conflicting := [other for other, value in others.items() if value]:
         raise UsageError(
-            f"{name} takes no notice of {' and '.join(given)}: leave it out.", code="option-without-effect"
+            f"{name} takes no notice of {' and '.join(conflicting)}: leave it out.", code="option-without-effect"
         )
 
 

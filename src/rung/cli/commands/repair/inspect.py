@@ -92,7 +92,7 @@ def _show(answer: Answer, everything: bool) -> None:
     out = console()
     for line in views.heading(answer):
         out.print(line)
-    shown = [place for place, library in enumerate(answer.libraries) if everything or views.matters(answer, place)]
+    shown = [index for index, library in enumerate(answer.libraries) if everything or views.matters(answer, index)]
     if len(answer.libraries) == 1:
         for line in views.in_full(answer, 0):
             out.print(line)

@@ -80,11 +80,11 @@ def batch(
             note(f"{answers} has {count(before, 'answer')}: going on after them.")
         if before >= total:
             return
-        with simulated(device, software) as place, bar(quiet=quiet) as progress:
+        with simulated(device, software) as target, bar(quiet=quiet) as progress:
             loaded = load(
                 chosen,
                 format=format,
-                device=place,
+                device=target,
                 memory=memory,
                 context=context,
                 parallel=parallel,

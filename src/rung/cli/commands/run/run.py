@@ -222,9 +222,9 @@ def run(
     _run(request)
 
 
-def _biases(given: Sequence[str]) -> dict[int, float]:
+def _biases(pairs: Sequence[str]) -> dict[int, float]:
     try:
-        return parse_biases(given)
+        return parse_biases(pairs)
     except ValueError as error:
         raise UsageError(
             f"--logit-bias {error} makes no sense: it must be ID=BIAS, a token's id and a number.",
@@ -326,7 +326,7 @@ def _load(request: RunOptions) -> Model:
     from rung.engine.load import load
     from rung.models.card import ModelCard
 
-    def told(text: str) -> None:
+    def notify(text: str) -> None:
         if not request.quiet:
             note(text)
 
@@ -336,12 +336,12 @@ def _load(request: RunOptions) -> Model:
             **request.load.keywords(),
             first_prompt=request.prompt or "",
             progress=progress.update,
-            on_step=lambda step: told(step_line(step)),
-            on_note=told,
-            on_plan=lambda plan, devices: told(plan_line(plan, devices)),
+            on_step=lambda step: notify(step_line(step)),
+            on_note=notify,
+            on_plan=lambda plan, devices: notify(plan_line(plan, devices)),
         )
     if isinstance(loaded.card, ModelCard) and loaded.card.divergence:
-        told(f"{loaded.card.name}: {loaded.card.divergence}, as rung quantize measured it")
+        notify(f"{loaded.card.name}: {loaded.card.divergence}, as rung quantize measured it")
     return loaded
 
 

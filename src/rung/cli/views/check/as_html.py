@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def page(answers: Sequence[Answer | Unanswered]) -> str:
     """Return the whole page as HTML; a part for each model, or why there is none."""
-    told = [answer for answer in answers if not isinstance(answer, Unanswered)]
+    answered = [answer for answer in answers if not isinstance(answer, Unanswered)]
     body = "".join(_unanswered(one) if isinstance(one, Unanswered) else model(one) for one in answers)
-    devices = [device for answer in told for group in answer.groups for device in group]
+    devices = [device for answer in answered for group in answer.groups for device in group]
     title = f"rung check: {', '.join(answer.model for answer in answers)}"
-    return frame(title, [answer.sentence for answer in told], body, devices)
+    return frame(title, [answer.sentence for answer in answered], body, devices)
 
 
 def model(answer: Answer) -> str:
@@ -58,9 +58,9 @@ def _device(answer: Answer, key: str) -> str:
     others = [each for each in answer.alternatives if each.instead_of == key]
     rows = [_rows(answer, each.choice, each.label, each is others[0]) for each in others]
     rows += [_rows(answer, choice, choice.column, number == best) for number, choice in there]
-    made = table(("", "format", "memory", "tokens/s", "quality"), rows)
+    rows_table = table(("", "format", "memory", "tokens/s", "quality"), rows)
     lost = "" if others or best is not None else _help(answer)
-    return f"<h2>{escape(answer.name(key))}</h2>\n{made}{lost}"
+    return f"<h2>{escape(answer.name(key))}</h2>\n{rows_table}{lost}"
 
 
 def _cells(choice: Choice, name: str) -> str:
@@ -80,18 +80,18 @@ def _pace(choice: Choice) -> str:
 def _rows(answer: Answer, choice: Choice, name: str, best: bool) -> str:
     """Two lines of a table: the choice, and below it why, its command, and the rest on a click."""
     cells = f"{_cells(choice, name)}{_pace(choice)}<td>{grade(choice.error_db)}</td>"
-    told = [f"<small>{escape(choice.verdict.reason)}</small>"] if choice.verdict.reason else []
+    notes = [f"<small>{escape(choice.verdict.reason)}</small>"] if choice.verdict.reason else []
     command = f"<code>{escape(choice.command)}</code>" if choice.command else ""
-    told += [command] if best and command else []
+    notes += [command] if best and command else []
     if best and choice.speed.slower and choice.speed.llama_cpp:
         words, faster = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}", choice.speed.llama_cpp.command
         shown = f":</small> <code>{escape(faster)}</code>" if faster else ", from a GGUF file</small>"
-        told.append(f"<small>{escape(words)}{shown}")
+        notes.append(f"<small>{escape(words)}{shown}")
     items = "".join(
         f"<dt>{escape(part)}</dt><dd>{'<br>'.join(map(escape, pieces))}</dd>" for part, pieces in facts(choice).items()
     )
     items += f"<dt>command</dt><dd>{command}</dd>" if command else ""
-    more = "<br>".join(told) + f"<details><summary><small>details</small></summary><dl>{items}</dl></details>"
+    more = "<br>".join(notes) + f"<details><summary><small>details</small></summary><dl>{items}</dl></details>"
     marked = " best" if best else ""
     return f'<tr class="first{marked}">{cells}</tr>\n<tr class="more"><td colspan="5" class="wide">{more}</td></tr>\n'
 

@@ -53,10 +53,10 @@ def _heading(answer: Answer) -> str:
 
 def _details(answer: Answer, shown: Sequence[Choice]) -> list[str]:
     """A paragraph a choice. A command is never folded, so that it can be copied."""
-    told = [facts(choice) for choice in shown]
-    wide = max((len(name) for found in told for name in (*found, "command")), default=0)
+    facts_of_all = [facts(choice) for choice in shown]
+    wide = max((len(name) for found in facts_of_all for name in (*found, "command")), default=0)
     lines = []
-    for choice, found in zip(shown, told, strict=True):
+    for choice, found in zip(shown, facts_of_all, strict=True):
         lines.append(f"{choice.column} on {answer.name(choice.device)}: {choice.level}")
         for name, pieces in found.items():
             lines += _pieces(f"  {name:<{wide}}  ", pieces)
@@ -132,8 +132,8 @@ def _conclusion(answer: Answer, fits: bool, details: bool) -> list[str]:
     lines = _smallest(answer, details) if fits else _best(answer, details)
     way = next((choice.in_the_way for choice in answer.choices if choice.in_the_way), ())
     if way and not fits:
-        held = ", ".join(f"{p['name']} ({p['pid']}) {size(p['bytes'])}" for p in way)
-        lines.append(f"It would fit on the idle device; in the way now: {held}")
+        occupants = ", ".join(f"{p['name']} ({p['pid']}) {size(p['bytes'])}" for p in way)
+        lines.append(f"It would fit on the idle device; in the way now: {occupants}")
     return lines + _help(answer)
 
 
@@ -200,13 +200,13 @@ def _instead(answer: Answer, device: str) -> list[str]:
 
 def faster(answer: Answer, choice: Choice | None) -> list[str]:
     """Return the lines that say where llama.cpp is faster than rung, with its command."""
-    beside = choice.speed.llama_cpp if choice else None
-    if choice is None or beside is None or not choice.speed.slower:
+    peer = choice.speed.llama_cpp if choice else None
+    if choice is None or peer is None or not choice.speed.slower:
         return []
     words = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}"
-    if not beside.command:
+    if not peer.command:
         return _pieces("  ", [f"{words}, from a GGUF file"])
-    return [*_pieces("  ", [f"{words}:"]), f"  {beside.command}"]
+    return [*_pieces("  ", [f"{words}:"]), f"  {peer.command}"]
 
 
 def _help(answer: Answer) -> list[str]:

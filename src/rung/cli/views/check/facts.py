@@ -65,8 +65,8 @@ def slower_why(answer: Answer, choice: Choice) -> str:
     if speed.decode_tokens_per_second is None:
         return speed.reason
     most = speed.bound_tokens_per_second
-    held = "the stored formats" if choice.format == "stored" else choice.format
-    reached = f"with {held} rung reaches {rate(speed.decode_tokens_per_second)}"
+    formats = "the stored formats" if choice.format == "stored" else choice.format
+    reached = f"with {formats} rung reaches {rate(speed.decode_tokens_per_second)}"
     reached += f" of the {rate(most)} tokens/s that the memory allows" if most else " tokens/s"
     floats = choice.format in ("f32", "f16", "bf16")
     on_gpu = any(device.kind not in ("cpu", "webgpu") for device in answer.group(choice.device))
@@ -75,12 +75,12 @@ def slower_why(answer: Answer, choice: Choice) -> str:
 
 def llama_cpp_words(choice: Choice) -> str:
     """Return llama.cpp's speed there, as far as published figures tell."""
-    beside = choice.speed.llama_cpp
-    if beside is None or beside.tokens_per_second is None:
+    peer = choice.speed.llama_cpp
+    if peer is None or peer.tokens_per_second is None:
         most = choice.speed.bound_tokens_per_second
         allowed = f", and the memory allows {rate(most)} tokens/s" if most and choice.speed.reason else ""
         return f"llama.cpp multiplies such weights as they are stored{allowed}"
-    return f"llama.cpp reaches about {beside.tokens_per_second:g}"
+    return f"llama.cpp reaches about {peer.tokens_per_second:g}"
 
 
 def _bound(choice: Choice) -> list[str]:
@@ -90,14 +90,14 @@ def _bound(choice: Choice) -> list[str]:
 
 def _llama_cpp(choice: Choice) -> list[str]:
     """Return llama.cpp's lines: its speed where figures are published, with their source, and the command."""
-    beside = choice.speed.llama_cpp
-    if beside is None:
+    peer = choice.speed.llama_cpp
+    if peer is None:
         return []
-    command = [beside.command] if beside.command else []
-    if beside.tokens_per_second is None:
+    command = [peer.command] if peer.command else []
+    if peer.tokens_per_second is None:
         return command
-    source = f"from {beside.measured} on this card, {beside.source}"
-    return [f"about {beside.tokens_per_second:g} tokens/s", source, *command]
+    source = f"from {peer.measured} on this card, {peer.source}"
+    return [f"about {peer.tokens_per_second:g} tokens/s", source, *command]
 
 
 def _total(use: MemoryUse) -> str:
@@ -106,8 +106,8 @@ def _total(use: MemoryUse) -> str:
 
 
 def _phase(phase: PlannedPhase) -> list[str]:
-    held = [f"{name} in {way}" for name, way in phase.held.items()]
-    return [_total(phase.memory).rstrip(","), *parts(phase.memory), *held]
+    storage = [f"{name} in {way}" for name, way in phase.held.items()]
+    return [_total(phase.memory).rstrip(","), *parts(phase.memory), *storage]
 
 
 def _ways(steps: Checkpointing) -> list[str]:

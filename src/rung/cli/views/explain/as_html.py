@@ -56,9 +56,13 @@ def _fixes(found: Explanation) -> str:
     fixes, repairs = found.ways
     items = [_fix(fix) for fix in _distinct(fixes)]
     items[_FIXES:_FIXES] = [_fix(fix) for fix in repairs]
-    seen = _FIXES + len(repairs)
-    more = f"<details><summary>more</summary><ul>{''.join(items[seen:])}</ul></details>" if items[seen:] else ""
-    return f"<h2>What to do</h2>\n<ol>{''.join(items[:seen])}</ol>\n{more}"
+    shown_count = _FIXES + len(repairs)
+    more = (
+        f"<details><summary>more</summary><ul>{''.join(items[shown_count:])}</ul></details>"
+        if items[shown_count:]
+        else ""
+    )
+    return f"<h2>What to do</h2>\n<ol>{''.join(items[:shown_count])}</ol>\n{more}"
 
 
 def _works(found: Explanation) -> str:
@@ -77,9 +81,9 @@ def _fix(fix: Fix) -> str:
 
 def _distinct(fixes: Iterable[Fix]) -> list[Fix]:
     """The fixes, each command once, and no "no repair" beside a repair."""
-    given = list(fixes)
+    remaining = list(fixes)
     found: dict[str, Fix] = {}
-    for fix in [fix for fix in given if fix.label != "wait-or-none"] or given:
+    for fix in [fix for fix in remaining if fix.label != "wait-or-none"] or remaining:
         found.setdefault(fix.command or fix.label, fix)
     return list(found.values())
 
@@ -91,5 +95,7 @@ def _others(found: Explanation) -> str:
     others = [causes()[item.cause].sentence for item in found.alternatives if item.confidence >= _SHARE]
     if not others:
         return ""
-    told = f"<p>What tells them apart: <code>{escape(found.tell)}</code></p>\n" if found.tell else ""
-    return f"<h2>What else it may be</h2>\n<ul>{''.join(f'<li>{escape(each)}</li>' for each in others)}</ul>\n{told}"
+    difference = f"<p>What tells them apart: <code>{escape(found.tell)}</code></p>\n" if found.tell else ""
+    return (
+        f"<h2>What else it may be</h2>\n<ul>{''.join(f'<li>{escape(each)}</li>' for each in others)}</ul>\n{difference}"
+    )

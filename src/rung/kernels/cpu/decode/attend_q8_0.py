@@ -89,8 +89,8 @@ def write_key(head, at, key, size):
     for j in range(0, 4 * size, 128):
         factor = _factor(key + j, unit + 2 * (at % 16))
         for part in range(2):
-            place = unit + _CODES + 256 * part + 4 * (at % 16)
-            store_columns(place, _codes(key + j + 64 * part, factor))
+            address = unit + _CODES + 256 * part + 4 * (at % 16)
+            store_columns(address, _codes(key + j + 64 * part, factor))
         unit += _UNIT
 
 

@@ -50,9 +50,9 @@ def floats(count: int) -> Floats:
 
 def filled(values: npt.NDArray[Any]) -> Floats:
     """A copy of a vector as ``floats`` gives it."""
-    made = floats(values.size)
-    made[: values.size] = values.reshape(-1)
-    return made
+    result = floats(values.size)
+    result[: values.size] = values.reshape(-1)
+    return result
 
 
 @dataclass(frozen=True)
@@ -296,14 +296,14 @@ class _Panels:
         self._rows, self.end = rows, first
         self._offsets: dict[_Kind, list[int]] = {}
         for piece in pieces:
-            for kind, size in self._wanted(piece):
+            for kind, size in self._panel_kinds(piece):
                 if kind not in self._offsets:
                     step = -(-size // _LINE) * _LINE + _LINE
                     count = 1 if kind == _SCRATCH else len(self._cuts) if _is_quantized(kind) else rows
                     self._offsets[kind] = [self.end + step * number for number in range(count)]
                     self.end += step * count
 
-    def _wanted(self, piece: Piece) -> Iterator[tuple[_Kind, int]]:
+    def _panel_kinds(self, piece: Piece) -> Iterator[tuple[_Kind, int]]:
         """Yield the kinds of panels that a piece wants, with the bytes of the largest."""
         kind, columns = _kind(piece.weight), piece.weight.shape[1]
         tile = max(tile for _, _, tile in self._cuts)
@@ -334,8 +334,8 @@ class _Panels:
             words = weight.mapped.with_kernel(multiply, weight.table_pointer, _panel_block(weight, 1))
             keep.append(words)
             away = self._offsets[_SCRATCH][0] - panels[0]
-            given = [address(words), weight.mapped.group_bytes, 0, piece.result.address, weight.shape[0], away]
-            found = [[multiply_mapped.address, panels[0], *given, *[0] * 10]]
+            arguments = [address(words), weight.mapped.group_bytes, 0, piece.result.address, weight.shape[0], away]
+            found = [[multiply_mapped.address, panels[0], *arguments, *[0] * 10]]
         else:
             for panel, (first, count, tile) in zip(panels, self._cuts, strict=True):
                 result = Rows(self._result(piece, first), piece.result.apart)
@@ -370,8 +370,8 @@ def _fill(kind: _Kind, panel: int, columns: int, tile: int, at: int) -> list[int
 def _float_call(weight: FloatRows, result: int, panel: int) -> list[int]:
     """Return the call of a weight that is stored as floats, for one row."""
     rows, columns = weight.shape
-    given = [weight.data.ctypes.data, weight.data.strides[0], 0, result, columns, rows]
-    return [multiply_one(weight.format).address, panel, *given, *[0] * 10]
+    arguments = [weight.data.ctypes.data, weight.data.strides[0], 0, result, columns, rows]
+    return [multiply_one(weight.format).address, panel, *arguments, *[0] * 10]
 
 
 def _panel_block(weight: Packed, tile: int) -> int:

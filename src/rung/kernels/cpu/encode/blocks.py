@@ -137,9 +137,9 @@ def _unit_q4_0(x, blocks, count, work, refused):
         write_float(work + 4 * k, _extreme(x + 128 * k))
     sixteen_scales(divide(load(work), spread(_EIGHT)), work, refused)
     for k in range(count):
-        block, place, factor = blocks + 18 * k, x + 128 * k, load_spread(work + 4 * k)
+        block, values, factor = blocks + 18 * k, x + 128 * k, load_spread(work + 4 * k)
         write_u16(block, read_u16(work + 64 + 2 * k))
-        store_low_bytes(block + 2, join_bits(_codes_q4_0(place, factor), _codes_q4_0(place + 64, factor), 4))
+        store_low_bytes(block + 2, join_bits(_codes_q4_0(values, factor), _codes_q4_0(values + 64, factor), 4))
 
 
 @kernel(3)
@@ -158,10 +158,10 @@ def q4_0(words, thread, threads):
 
 
 @numba.njit(**OPTIONS)
-def five_bits(place, low, high):
+def five_bits(values, low, high):
     """Writes 32 codes of five bits: the fifth ones as 32 bits, then the others in 16 bytes."""
-    write_u32(place, bits_of_all(low, 4) | bits_of_all(high, 4) << 16)
-    store_low_bytes(place + 4, join_bits(part(low, 0, 15), part(high, 0, 15), 4))
+    write_u32(values, bits_of_all(low, 4) | bits_of_all(high, 4) << 16)
+    store_low_bytes(values + 4, join_bits(part(low, 0, 15), part(high, 0, 15), 4))
 
 
 @numba.njit(**OPTIONS)
@@ -176,9 +176,9 @@ def _unit_q5_0(x, blocks, count, work, refused):
         write_float(work + 4 * k, _extreme(x + 128 * k))
     sixteen_scales(divide(load(work), spread(_SIXTEEN)), work, refused)
     for k in range(count):
-        block, place, factor = blocks + 22 * k, x + 128 * k, load_spread(work + 4 * k)
+        block, values, factor = blocks + 22 * k, x + 128 * k, load_spread(work + 4 * k)
         write_u16(block, read_u16(work + 64 + 2 * k))
-        five_bits(block + 2, _codes_q5_0(place, factor), _codes_q5_0(place + 64, factor))
+        five_bits(block + 2, _codes_q5_0(values, factor), _codes_q5_0(values + 64, factor))
 
 
 @kernel(3)
@@ -213,13 +213,13 @@ def _codebook(words, thread, sorted):
             break
         count, first = weights(w, row), row * w[COLUMNS]
         for begin in range(0, count, size):
-            place, codes = x + 4 * begin, w[CODES] + (first + begin) // 2
-            peak = _peak(place, size)
+            values, codes = x + 4 * begin, w[CODES] + (first + begin) // 2
+            peak = _peak(values, size)
             write_float(w[SIZES] + 4 * ((first + begin) // size), peak)
             factor = divide(spread(_ONE), larger(spread(peak), spread(_LEAST)))
             for at in range(0, size, 32):
-                a = _places(multiply(load(place + 4 * at), factor), middles, sorted)
-                b = _places(multiply(load(place + 4 * at + 64), factor), middles, sorted)
+                a = _places(multiply(load(values + 4 * at), factor), middles, sorted)
+                b = _places(multiply(load(values + 4 * at + 64), factor), middles, sorted)
                 store_low_bytes(codes + at // 2, in_pairs(a, b))
 
 
@@ -245,12 +245,12 @@ def int8(words, thread, threads):
         if row < 0:
             break
         for k in range(weights(w, row) // columns):
-            place, codes = x + 4 * columns * k, w[CODES] + columns * (row + k)
-            peak = _peak(place, columns)
+            values, codes = x + 4 * columns * k, w[CODES] + columns * (row + k)
+            peak = _peak(values, columns)
             step = max(peak / _MOST_8, _SMALLEST) if peak > _NONE else _NONE
             write_float(w[SIZES] + 4 * (row + k), peak if read_int(w[TABLE]) else step)
             divisor = spread(step if peak > _NONE else _ONE)
             for at in range(0, columns, 16):
-                y = nearest(divide(load(place + 4 * at), divisor))
+                y = nearest(divide(load(values + 4 * at), divisor))
                 y = smaller(larger(y, spread(-_MOST_8)), spread(_MOST_8))
                 store_low_bytes(codes + at, whole(y))

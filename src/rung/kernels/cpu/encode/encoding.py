@@ -52,10 +52,10 @@ def convert(
     encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 1, importance: Floats | None = None
 ) -> Encoded:
     """Convert as ``rung.formats.convert`` does, bit for bit, with its errors."""
-    made: Encoded | None = None
+    result: Encoded | None = None
     if encoded.format != fmt and compiles(fmt) and _takes(encoded, fmt):
-        made = _encode(encoded, fmt, threads, importance if formats.weighs(fmt) else None)
-    return formats.convert(encoded, fmt, name, threads, importance) if made is None else made
+        result = _encode(encoded, fmt, threads, importance if formats.weighs(fmt) else None)
+    return formats.convert(encoded, fmt, name, threads, importance) if result is None else result
 
 
 def _takes(encoded: Encoded, fmt: Format) -> bool:
@@ -65,8 +65,8 @@ def _takes(encoded: Encoded, fmt: Format) -> bool:
 
 
 def _fits(encoded: Encoded) -> bool:
-    wanted = formats.parts(encoded.format, encoded.shape)
-    return all(encoded.parts[part].shape == shape for part, (shape, _) in wanted.items())
+    expected = formats.parts(encoded.format, encoded.shape)
+    return all(encoded.parts[part].shape == shape for part, (shape, _) in expected.items())
 
 
 def _encode(before: Encoded, fmt: Format, threads: int, importance: Floats | None) -> Encoded | None:
@@ -115,12 +115,12 @@ def errors(before: Encoded, after: Encoded, threads: int = 1) -> Sums | None:
     here = after.format.name in row_errors.FORMATS
     for first, count, kind, floats in _slabs(before, threads, _SLAB if not here else None):
         part = slice(first, first + count)
-        made: Array = after.parts["data"][part] if here else decode(after, part, threads)
+        decoded: Array = after.parts["data"][part] if here else decode(after, part, threads)
         number = row_errors.FORMATS.index(after.format.name if here else "f32")
         _run(
             row_errors.sums,
             threads,
-            *(floats, kind, made, number, count, columns, made.nbytes // count),
+            *(floats, kind, decoded, number, count, columns, decoded.nbytes // count),
             *(sizes[first:], scratch, room, sums[first:]),
         )
     return sums
@@ -175,8 +175,8 @@ def _table(fmt: Format) -> Array:
     elif fmt.name == "iq4_nl":
         codebook, count = iq4.CODEBOOK.astype(np.float32), len(iq4.EXTREMES)
         # whoever has reached an edge is above what lies just below it
-        places = np.nextafter(iq4.edges(), np.float32(0))
-        values = [*places, *np.diff(codebook), codebook[0], 1 / iq4.CODEBOOK[0], *iq4.BOUNDS, *iq4.EXTREMES]
+        edges = np.nextafter(iq4.edges(), np.float32(0))
+        values = [*edges, *np.diff(codebook), codebook[0], 1 / iq4.CODEBOOK[0], *iq4.BOUNDS, *iq4.EXTREMES]
     elif fmt.name == "llm_int8":
         count = 1
     return np.concatenate([np.array([count], np.int64).view(np.uint8), np.array(values, np.float32).view(np.uint8)])

@@ -63,11 +63,11 @@ def spread_errors(words, thread, threads):
         for j in range(columns):
             line, inverse = w[_MATRIX] + 4 * columns * j, np.float32(1) / factor[columns * j + j]
             for row in range(first, min(first + _TILE, w[_ROWS])):
-                place, at = row * columns + j, row * groups + j // group
-                scale, low, value, code = scales[at], minima[at], weights[place], 0
+                address, at = row * columns + j, row * groups + j // group
+                scale, low, value, code = scales[at], minima[at], weights[address], 0
                 if scale != _NONE:
                     code = _nearest((value + low) / scale, levels, count, regular)
-                write_u8(w[_CODES] + place, code)
+                write_u8(w[_CODES] + address, code)
                 error = (value - (scale * levels[code] - low)) * inverse
                 _add(w[_WEIGHTS] + 4 * row * columns, -error, line, j // 16 * 16, columns)
 
@@ -97,10 +97,10 @@ def _go(w, row, begin, direction, step, columns, group):
 
 
 @numba.njit(**OPTIONS)
-def _rounded(place, value):
+def _rounded(address, value):
     """Return a value as float16 stores it."""
-    write_half(place, min(max(value, -_LARGEST), _LARGEST))
-    return half(read_u16(place))
+    write_half(address, min(max(value, -_LARGEST), _LARGEST))
+    return half(read_u16(address))
 
 
 @numba.njit(**OPTIONS)
@@ -141,13 +141,13 @@ def descend(words, thread, threads):
         for j in range(columns):
             line, inverse = w[_MATRIX] + 4 * columns * j, np.float32(1) / matrix[columns * j + j]
             for row in range(first, min(first + _TILE, w[_ROWS])):
-                place = row * columns + j
-                scale, code = scales[row * groups + j // group], read_u8(w[_CODES] + place)
+                address = row * columns + j
+                scale, code = scales[row * groups + j // group], read_u8(w[_CODES] + address)
                 if scale != _NONE:
-                    better = levels[code] - gradient[place] * inverse / scale
+                    better = levels[code] - gradient[address] * inverse / scale
                     chosen = _nearest(better, levels, count, regular)
                     if chosen != code:
-                        write_u8(w[_CODES] + place, chosen)
+                        write_u8(w[_CODES] + address, chosen)
                         step = scale * (levels[chosen] - levels[code])
                         _add(w[_WEIGHTS] + 4 * row * columns, step, line, 0, columns)
             if w[_FREE] and (j + 1) % group == 0:

@@ -82,9 +82,9 @@ def iq4_nl(words, thread, threads):
             turn_groups(work + _TURNED, x + 128 * first, 32)
             sixteen_scales(_scales(work + _TURNED, table), work, w[REFUSED])
             for k in range(min(count - first, 16)):
-                block, place = blocks + 18 * (first + k), x + 128 * (first + k)
+                block, values = blocks + 18 * (first + k), x + 128 * (first + k)
                 factor = load_spread(work + 4 * k)
                 write_u16(block, read_u16(work + 64 + 2 * k))
-                a = rank(_scaled(load(place), factor), table + _MIDDLES)
-                b = rank(_scaled(load(place + 64), factor), table + _MIDDLES)
+                a = rank(_scaled(load(values), factor), table + _MIDDLES)
+                b = rank(_scaled(load(values + 64), factor), table + _MIDDLES)
                 store_low_bytes(block + 2, join_bits(a, b, 4))

@@ -81,8 +81,8 @@ def _integers(values, scale, coarse):
 
 
 @numba.njit(**OPTIONS)
-def _scales_affine(found, made, levels, refused):
-    """To ``made``: a base and a factor for the weights of each group, the float16 of d and dmin, and 16 bytes each of
+def _scales_affine(found, grid, levels, refused):
+    """To ``grid``: a base and a factor for the weights of each group, the float16 of d and dmin, and 16 bytes each of
     scales and minima."""
     scale, minimum, top = load(found), load(found + 64), load(found + 128)
     coarse = largest_of_eight(scale)
@@ -97,20 +97,20 @@ def _scales_affine(found, made, levels, refused):
         write_int(refused, 1)
     d = stored(of_scales)
     scales = _integers(scale, d, coarse)
-    store(made, base)
-    store(made + 64, reciprocal(multiply(scales, d)))
-    store_half(made + 128, d)
-    store_half(made + 160, dmin)
-    store_low_bytes(made + 192, whole(scales))
-    store_low_bytes(made + 208, whole(minima))
+    store(grid, base)
+    store(grid + 64, reciprocal(multiply(scales, d)))
+    store_half(grid + 128, d)
+    store_half(grid + 160, dmin)
+    store_low_bytes(grid + 192, whole(scales))
+    store_low_bytes(grid + 208, whole(minima))
 
 
 @numba.njit(**OPTIONS)
-def _write_head(block, made, second):
+def _write_head(block, grid, second):
     """d, dmin and the 12 bytes of ``kquants.scales_and_minima`` of the first or second superblock."""
-    write_u16(block, read_u16(made + 128 + 16 * second))
-    write_u16(block + 2, read_u16(made + 160 + 16 * second))
-    scales, minima = made + 192 + 8 * second, made + 208 + 8 * second
+    write_u16(block, read_u16(grid + 128 + 16 * second))
+    write_u16(block + 2, read_u16(grid + 160 + 16 * second))
+    scales, minima = grid + 192 + 8 * second, grid + 208 + 8 * second
     for k in range(4):
         scale, minimum = read_u8(scales + 4 + k), read_u8(minima + 4 + k)
         write_u8(block + 4 + k, read_u8(scales + k) | (scale & 48) << 2)
@@ -119,31 +119,31 @@ def _write_head(block, made, second):
 
 
 @numba.njit(**OPTIONS)
-def _codes_affine(x, made, group, most):
-    y = multiply(add(load(x), load_spread(made + 4 * group)), load_spread(made + 64 + 4 * group))
+def _codes_affine(x, scales, group, most):
+    y = multiply(add(load(x), load_spread(scales + 4 * group)), load_spread(scales + 64 + 4 * group))
     return whole(smaller(larger(nearest(y), zero()), spread(most)))
 
 
 @numba.njit(**OPTIONS)
-def _write_q4_k(x, block, made, second):
-    _write_head(block, made, second)
+def _write_q4_k(x, block, scales, second):
+    _write_head(block, scales, second)
     for pair in range(4):
         for at in range(2):
-            group, place = 8 * second + 2 * pair, x + 256 * pair + 64 * at
-            low = _codes_affine(place, made, group, _SIXTEEN - _ONE)
-            high = _codes_affine(place + 128, made, group + 1, _SIXTEEN - _ONE)
+            group, values = 8 * second + 2 * pair, x + 256 * pair + 64 * at
+            low = _codes_affine(values, scales, group, _SIXTEEN - _ONE)
+            high = _codes_affine(values + 128, scales, group + 1, _SIXTEEN - _ONE)
             store_low_bytes(block + 16 + 32 * pair + 16 * at, join_bits(low, high, 4))
 
 
 @numba.njit(**OPTIONS)
-def _write_q5_k(x, block, made, second):
-    _write_head(block, made, second)
+def _write_q5_k(x, block, scales, second):
+    _write_head(block, scales, second)
     for at in range(2):
         fifth = whole(zero())
         for pair in range(4):
-            group, place = 8 * second + 2 * pair, x + 256 * pair + 64 * at
-            low = _codes_affine(place, made, group, _THIRTY_TWO - _ONE)
-            high = _codes_affine(place + 128, made, group + 1, _THIRTY_TWO - _ONE)
+            group, values = 8 * second + 2 * pair, x + 256 * pair + 64 * at
+            low = _codes_affine(values, scales, group, _THIRTY_TWO - _ONE)
+            high = _codes_affine(values + 128, scales, group + 1, _THIRTY_TWO - _ONE)
             fifth = join_bits(fifth, join_bits(part(low, 4, 1), part(high, 4, 1), 1), 2 * pair)
             store_low_bytes(block + 48 + 32 * pair + 16 * at, join_bits(part(low, 0, 15), part(high, 0, 15), 4))
         store_low_bytes(block + 16 + 16 * at, fifth)
@@ -202,8 +202,8 @@ def _search_symmetric(x, importance, table, work):
 
 
 @numba.njit(**OPTIONS)
-def _scales_symmetric(found, made, refused):
-    """To ``made``: a factor for the weights of each group, the float16 of d, and 16 signed bytes of scales."""
+def _scales_symmetric(found, grid, refused):
+    """To ``grid``: a factor for the weights of each group, the float16 of d, and 16 signed bytes of scales."""
     scale, extreme = load(found), load(found + 64)
     most = largest(magnitude(scale))
     coarse = most < _COARSE
@@ -221,9 +221,9 @@ def _scales_symmetric(found, made, refused):
     ratio = multiples(scale, d)
     scales = signed(ceiling(magnitude(ratio)), ratio) if coarse else nearest(ratio)
     scales = smaller(larger(scales, spread(-_HALF_8)), spread(_MOST_8))
-    store(made, reciprocal(multiply(scales, d)))
-    store_half(made + 64, d)
-    store_low_bytes(made + 96, whole(scales))
+    store(grid, reciprocal(multiply(scales, d)))
+    store_half(grid + 64, d)
+    store_low_bytes(grid + 96, whole(scales))
 
 
 @numba.njit(**OPTIONS)
@@ -234,19 +234,19 @@ def _codes_symmetric(x, factor):
 
 
 @numba.njit(**OPTIONS)
-def _write_q6_k(x, block, made):
+def _write_q6_k(x, block, scales):
     for half in range(2):
         for at in range(2):
-            place, factor = x + 512 * half + 64 * at, made + 32 * half + 4 * at
-            a, b = _codes_symmetric(place, factor), _codes_symmetric(place + 128, factor + 8)
-            c, d = _codes_symmetric(place + 256, factor + 16), _codes_symmetric(place + 384, factor + 24)
+            values, factor = x + 512 * half + 64 * at, scales + 32 * half + 4 * at
+            a, b = _codes_symmetric(values, factor), _codes_symmetric(values + 128, factor + 8)
+            c, d = _codes_symmetric(values + 256, factor + 16), _codes_symmetric(values + 384, factor + 24)
             low, high = block + 64 * half + 16 * at, block + 128 + 32 * half + 16 * at
             store_low_bytes(low, join_bits(part(a, 0, 15), part(c, 0, 15), 4))
             store_low_bytes(low + 32, join_bits(part(b, 0, 15), part(d, 0, 15), 4))
             above = join_bits(part(a, 4, 3), part(b, 4, 3), 2)
             store_low_bytes(high, join_bits(above, join_bits(part(c, 4, 3), part(d, 4, 3), 2), 4))
-    store_low_bytes(block + 192, load_u8(made + 96))
-    write_u16(block + 208, read_u16(made + 64))
+    store_low_bytes(block + 192, load_u8(scales + 96))
+    write_u16(block + 208, read_u16(scales + 64))
 
 
 @kernel(3)

@@ -107,11 +107,11 @@ def _rows(words, thread, five):
         for first in range(0, count, 16):
             _sizes(x + 128 * first, work, top, w[REFUSED])
             for k in range(min(count - first, 16)):
-                block, place = blocks + size * (first + k), x + 128 * (first + k)
+                block, values = blocks + size * (first + k), x + 128 * (first + k)
                 low, factor = load_spread(work + _LOW + 4 * k), load_spread(work + 4 * k)
                 write_u16(block, read_u16(work + 64 + 2 * k))
                 write_u16(block + 2, read_u16(work + _MINIMUM + 2 * k))
-                a, b = _codes(place, low, factor, top), _codes(place + 64, low, factor, top)
+                a, b = _codes(values, low, factor, top), _codes(values + 64, low, factor, top)
                 if five:
                     five_bits(block + 4, a, b)
                 else:

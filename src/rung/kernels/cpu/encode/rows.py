@@ -49,23 +49,23 @@ _ONE = np.float32(1.0)
 @numba.njit(**OPTIONS)
 def widen(kind, source, out, count):
     """Writes ``count`` weights, a multiple of 16, as float32; whether all of them are finite."""
-    seen = zero()
+    bits = zero()
     if kind == 0:
         for at in range(0, 4 * count, 64):
             x = load(source + at)
-            seen = add(seen, multiply(x, zero()))
+            bits = add(bits, multiply(x, zero()))
             store(out + at, x)
     elif kind == 1:
         for at in range(0, 4 * count, 64):
             x = load_half(source + at // 2)
-            seen = add(seen, multiply(x, zero()))
+            bits = add(bits, multiply(x, zero()))
             store(out + at, x)
     else:
         for at in range(0, 4 * count, 64):
             x = load_bf16(source + at // 2)
-            seen = add(seen, multiply(x, zero()))
+            bits = add(bits, multiply(x, zero()))
             store(out + at, x)
-    return total(seen) == np.float32(0)
+    return total(bits) == np.float32(0)
 
 
 @numba.njit(**OPTIONS)

@@ -38,8 +38,8 @@ def even(importance, size):
 @numba.njit(**OPTIONS)
 def inverse(x):
     """1 / x, 0 where that is infinite."""
-    made = divide(spread(_ONE), x)
-    return below(magnitude(made), spread(_INFINITE), made, zero())
+    result = divide(spread(_ONE), x)
+    return below(magnitude(result), spread(_INFINITE), result, zero())
 
 
 @numba.njit(**OPTIONS)

@@ -28,17 +28,17 @@ def _rounded(codebook: Floats) -> tuple[npt.NDArray[np.int8], float]:
 
 def _values(*values: float) -> tuple[npt.NDArray[np.int8], float]:
     """A codebook of at most 16 integers, filled up with zeros."""
-    made = np.zeros(16, np.int8)
-    made[: len(values)] = values
-    return made, 1.0
+    result = np.zeros(16, np.int8)
+    result[: len(values)] = values
+    return result, 1.0
 
 
 def _symmetric(name: str) -> tuple[npt.NDArray[np.int8], float]:
     """The entries of a grid, the smallest at 8, and the same with the other sign, from 7 down."""
     values = np.unique(iq.grid(name))
-    made = np.zeros(16, np.int8)
-    made[8 : 8 + len(values)], made[8 - len(values) : 8] = values, -values[::-1]
-    return made, 1.0
+    result = np.zeros(16, np.int8)
+    result[8 : 8 + len(values)], result[8 - len(values) : 8] = values, -values[::-1]
+    return result, 1.0
 
 
 _SIGNED = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")

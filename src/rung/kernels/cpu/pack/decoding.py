@@ -29,10 +29,10 @@ def decode(encoded: Encoded, rows: slice | None = None, threads: int = 1) -> Flo
     family = encoded.format.family
     start, stop, _ = (rows or slice(None)).indices(encoded.shape[0])
     run = _compiled(family) if family in ("codebook4", "grouped") and start < stop else None
-    made: Floats | None = None
+    result: Floats | None = None
     if run is not None:
-        made = (_codebook if family == "codebook4" else _grouped)(encoded, start, stop, threads, run)
-    return formats.decode(encoded, rows, threads) if made is None else made
+        result = (_codebook if family == "codebook4" else _grouped)(encoded, start, stop, threads, run)
+    return formats.decode(encoded, rows, threads) if result is None else result
 
 
 def narrow(encoded: Encoded, dtype: str, rows: slice | None = None, threads: int = 1) -> Words | None:

@@ -46,9 +46,9 @@ def decode_blocks(dtype: str) -> Kernel:
                     for byte in range(size * block, size * block + size, 16):
                         store_nibbles_f32(out + 8 * byte, codes + byte, values)
                 else:
-                    held = narrow_f16(values) if f16 else narrow_bf16(values)
+                    narrow = narrow_f16(values) if f16 else narrow_bf16(values)
                     for byte in range(size * block, size * block + size, 16):
-                        store_nibbles_16(out + 4 * byte, codes + byte, held)
+                        store_nibbles_16(out + 4 * byte, codes + byte, narrow)
 
     return run
 
@@ -68,11 +68,11 @@ def decode_groups(words, thread, threads):
             break
         for block in range(first, min(first + _BLOCKS, blocks)):
             scale, zero = read_float(scales + 4 * block), read_float(zeros + 4 * block)
-            source, place = codes + size * block, out + 4 * columns * block
+            source, target = codes + size * block, out + 4 * columns * block
             for byte in range(source, source + columns // each):
                 packed = read_u8(byte)
                 for _ in range(each):
                     value = read_float(table + 4 * (packed & mask))
-                    write_float(place, (value - zero) * scale)
+                    write_float(target, (value - zero) * scale)
                     packed >>= bits
-                    place += 4
+                    target += 4

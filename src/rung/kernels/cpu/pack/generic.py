@@ -50,15 +50,15 @@ def copy_words(to, source, count):
 
 
 @kernel(5)
-def pack_q4_1(stored, place, lane, blocks, table):
+def pack_q4_1(stored, packed, lane, blocks, table):
     """20 bytes a block: f16 scale and minimum, 16 bytes whose nibbles are columns i and i + 16."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
-        write_f32(place, read_half(stored))
-        write_f32(place + 64, read_half(stored + 2))
-        copy_words(place + 128, stored + 4, 4)
+        write_f32(packed, read_half(stored))
+        write_f32(packed + 64, read_half(stored + 2))
+        copy_words(packed + 128, stored + 4, 4)
         stored += 20
-        place += 384
+        packed += 384
 
 
 @numba.njit(**OPTIONS)
@@ -74,36 +74,36 @@ def _fifths(to, bits, codes, above):
 
 
 @kernel(5)
-def pack_q5_0(stored, place, lane, blocks, table):
+def pack_q5_0(stored, packed, lane, blocks, table):
     """22 bytes a block: f16 scale, fifth bits 4, nibbles 16; codes are 16 above the weights' own, packed 128 above or
     signed."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
-        write_f32(place, read_half(stored))
-        _fifths(place + 64, stored + 2, stored + 6, 0x70707070)
+        write_f32(packed, read_half(stored))
+        _fifths(packed + 64, stored + 2, stored + 6, 0x70707070)
         stored += 22
-        place += 576
+        packed += 576
 
 
 @kernel(5)
-def pack_q5_1(stored, place, lane, blocks, table):
+def pack_q5_1(stored, packed, lane, blocks, table):
     """24 bytes a block: f16 scale and minimum, fifth bits 4, nibbles 16."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
-        write_f32(place, read_half(stored))
-        write_f32(place + 64, read_half(stored + 2))
-        _fifths(place + 128, stored + 4, stored + 8, 0)
+        write_f32(packed, read_half(stored))
+        write_f32(packed + 64, read_half(stored + 2))
+        _fifths(packed + 128, stored + 4, stored + 8, 0)
         stored += 24
-        place += 640
+        packed += 640
 
 
 @kernel(5)
-def pack_q5_k(stored, place, lane, blocks, table):
+def pack_q5_k(stored, packed, lane, blocks, table):
     """176 bytes a block: f16 scale and minimum, 12 bytes of scales and minima, fifth bits 32, nibbles 128."""
     for _ in range(blocks):
-        write_u16(place + 2 * lane, read_u16(stored))
-        write_u16(place + 32 + 2 * lane, read_u16(stored + 2))
-        unit = place + 64
+        write_u16(packed + 2 * lane, read_u16(stored))
+        write_u16(packed + 32 + 2 * lane, read_u16(stored + 2))
+        unit = packed + 64
         for u in range(8):
             write_u8(unit + lane, scale_of(stored + 4, u))
             write_u8(unit + 16 + lane, minimum_of(stored + 4, u))
@@ -114,7 +114,7 @@ def pack_q5_k(stored, place, lane, blocks, table):
                 write_u32(unit + 32 + 64 * j + 4 * lane, code)
             unit += 544
         stored += 176
-        place = unit
+        packed = unit
 
 
 @numba.njit(**OPTIONS)
@@ -124,12 +124,12 @@ def _twos(codes, unit, j):
 
 
 @kernel(5)
-def pack_q2_k(stored, place, lane, blocks, table):
+def pack_q2_k(stored, packed, lane, blocks, table):
     """84 bytes a block: 16 scales (low nibble) and minima (high), codes of 2 bits 64, f16 scale and minimum."""
     for _ in range(blocks):
-        write_u16(place + 2 * lane, read_u16(stored + 80))
-        write_u16(place + 32 + 2 * lane, read_u16(stored + 82))
-        unit = place + 64
+        write_u16(packed + 2 * lane, read_u16(stored + 80))
+        write_u16(packed + 32 + 2 * lane, read_u16(stored + 82))
+        unit = packed + 64
         for u in range(8):
             for part in range(2):
                 both = read_u8(stored + 2 * u + part)
@@ -140,13 +140,13 @@ def pack_q2_k(stored, place, lane, blocks, table):
                 write_u32(unit + 64 + 64 * j + 4 * lane, code)
             unit += 320
         stored += 84
-        place = unit
+        packed = unit
 
 
 @kernel(5)
-def pack_q3_k(stored, place, lane, blocks, table):
+def pack_q3_k(stored, packed, lane, blocks, table):
     """110 bytes a block: third bits 32, codes of 2 bits 64, 12 bytes of 6-bit scales, f16 scale."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         d = read_half(stored + 108)
         for u in range(8):
@@ -154,53 +154,53 @@ def pack_q3_k(stored, place, lane, blocks, table):
                 group = 2 * u + part
                 low = read_u8(stored + 96 + group % 8) >> (4 * (group // 8)) & 15
                 high = read_u8(stored + 104 + group % 4) >> (2 * (group // 4)) & 3
-                write_f32(place + 64 * part, d * np.float32((low | high << 4) - 32))
+                write_f32(packed + 64 * part, d * np.float32((low | high << 4) - 32))
             for j in range(4):
                 third, later = read_u32(stored + 4 * j) >> u & _ONE, read_u32(stored + 16 + 4 * j) >> u & _ONE
                 first = _twos(stored + 32, u, j) | (third << 2)
                 second = _twos(stored + 32, u, j + 4) | (later << 2)
-                write_u32(place + 128 + 64 * j, first | (second << 4))
-            place += 384
+                write_u32(packed + 128 + 64 * j, first | (second << 4))
+            packed += 384
         stored += 110
 
 
 @kernel(5)
-def pack_iq4_nl(stored, place, lane, blocks, table):
+def pack_iq4_nl(stored, packed, lane, blocks, table):
     """18 bytes a block: f16 scale, 16 bytes whose nibbles are columns i and i + 16."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
-        write_f32(place, read_half(stored))
-        copy_words(place + 64, stored + 2, 4)
+        write_f32(packed, read_half(stored))
+        copy_words(packed + 64, stored + 2, 4)
         stored += 18
-        place += 320
+        packed += 320
 
 
 @kernel(5)
-def pack_iq4_xs(stored, place, lane, blocks, table):
+def pack_iq4_xs(stored, packed, lane, blocks, table):
     """136 bytes a block: f16 scale, high bits of 6-bit scales 2, their low nibbles 4, nibbles 128."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         d = read_half(stored)
         for u in range(8):
             low = read_u8(stored + 4 + u // 2) >> (4 * (u % 2)) & 15
             high = read_u16(stored + 2) >> (2 * u) & 3
-            write_f32(place, d * np.float32((low | high << 4) - 32))
-            copy_words(place + 64, stored + 8 + 16 * u, 4)
-            place += 320
+            write_f32(packed, d * np.float32((low | high << 4) - 32))
+            copy_words(packed + 64, stored + 8 + 16 * u, 4)
+            packed += 320
         stored += 136
 
 
 @kernel(5)
-def pack_mxfp4(stored, place, lane, blocks, table):
+def pack_mxfp4(stored, packed, lane, blocks, table):
     """17 bytes a block: an exponent, 16 bytes whose nibbles are columns i and i + 16. Scales are 2^(exponent - 128)."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         exponent = read_u8(stored)
         bits = 0x00200000 << exponent if exponent < 2 else (exponent - 1) << 23
-        write_u32(place, bits)
-        copy_words(place + 64, stored + 1, 4)
+        write_u32(packed, bits)
+        copy_words(packed + 64, stored + 1, 4)
         stored += 17
-        place += 320
+        packed += 320
 
 
 @numba.njit(**OPTIONS)
@@ -215,31 +215,31 @@ def _half_e4m3(byte):
 
 
 @kernel(5)
-def pack_nvfp4(stored, place, lane, blocks, table):
+def pack_nvfp4(stored, packed, lane, blocks, table):
     """36 bytes a block of 64: four e4m3 scales, then 8 bytes for each 16 columns, whose nibbles are i and i + 8."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         for u in range(2):
             for part in range(2):
-                write_f32(place + 64 * part, _half_e4m3(read_u8(stored + 2 * u + part)))
+                write_f32(packed + 64 * part, _half_e4m3(read_u8(stored + 2 * u + part)))
             for j in range(2):
                 first, second = read_u32(stored + 4 + 16 * u + 4 * j), read_u32(stored + 12 + 16 * u + 4 * j)
-                write_u32(place + 128 + 64 * j, (first & _LOW) | ((second & _LOW) << 4))
-                write_u32(place + 256 + 64 * j, (first >> 4 & _LOW) | (second >> 4 & _LOW) << 4)
-            place += 384
+                write_u32(packed + 128 + 64 * j, (first & _LOW) | ((second & _LOW) << 4))
+                write_u32(packed + 256 + 64 * j, (first >> 4 & _LOW) | (second >> 4 & _LOW) << 4)
+            packed += 384
         stored += 36
 
 
 @kernel(5)
-def pack_tq2_0(stored, place, lane, blocks, table):
+def pack_tq2_0(stored, packed, lane, blocks, table):
     """66 bytes a block: codes of 2 bits 64, f16 scale."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         for u in range(8):
-            write_f32(place, read_half(stored + 64))
+            write_f32(packed, read_half(stored + 64))
             for j in range(4):
-                write_u32(place + 64 + 64 * j, _twos(stored, u, j) | (_twos(stored, u, j + 4) << 4))
-            place += 320
+                write_u32(packed + 64 + 64 * j, _twos(stored, u, j) | (_twos(stored, u, j + 4) << 4))
+            packed += 320
         stored += 66
 
 
@@ -267,15 +267,15 @@ def _ternary(stored, word):
 
 
 @kernel(5)
-def pack_tq1_0(stored, place, lane, blocks, table):
+def pack_tq1_0(stored, packed, lane, blocks, table):
     """54 bytes a block: five ternary digits a byte 48, four 4, f16 scale."""
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         for u in range(8):
-            write_f32(place, read_half(stored + 52))
+            write_f32(packed, read_half(stored + 52))
             for j in range(4):
-                write_u32(place + 64 + 64 * j, _ternary(stored, 8 * u + j) | (_ternary(stored, 8 * u + j + 4) << 4))
-            place += 320
+                write_u32(packed + 64 + 64 * j, _ternary(stored, 8 * u + j) | (_ternary(stored, 8 * u + j + 4) << 4))
+            packed += 320
         stored += 54
 
 

@@ -32,11 +32,11 @@ def _read(address, kind):
 
 
 @numba.njit(**OPTIONS)
-def _headers(stored, place, kind, width):
+def _headers(stored, packed, kind, width):
     """Writes the scale of a block and what stands for its zero point, before one of its units."""
     scale = _read(stored, kind)
-    write_f32(place, scale)
-    write_f32(place + 64, -_read(stored + width, kind) * scale)
+    write_f32(packed, scale)
+    write_f32(packed + 64, -_read(stored + width, kind) * scale)
 
 
 @numba.njit(**OPTIONS)
@@ -56,54 +56,54 @@ def _four_pairs(address):
 
 
 @kernel(5)
-def pack_u2(stored, place, lane, blocks, extra):
+def pack_u2(stored, packed, lane, blocks, extra):
     """Scale, zero point, 8 bytes for each 32 columns."""
     units, kind = extra // 3, extra % 3
     width = 4 if kind == 0 else 2
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         codes = stored + 2 * width
         for _ in range(units):
-            _headers(stored, place, kind, width)
+            _headers(stored, packed, kind, width)
             for j in range(4):
-                write_u32(place + 128 + 64 * j, _four_pairs(codes + j) | (_four_pairs(codes + 4 + j) << 4))
+                write_u32(packed + 128 + 64 * j, _four_pairs(codes + j) | (_four_pairs(codes + 4 + j) << 4))
             codes += 8
-            place += 384
+            packed += 384
         stored = codes
 
 
 @kernel(5)
-def pack_u4(stored, place, lane, blocks, extra):
+def pack_u4(stored, packed, lane, blocks, extra):
     """Scale, zero point, 16 bytes for each 32 columns."""
     units, kind = extra // 3, extra % 3
     width = 4 if kind == 0 else 2
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         codes = stored + 2 * width
         for _ in range(units):
-            _headers(stored, place, kind, width)
+            _headers(stored, packed, kind, width)
             for j in range(4):
                 both = _four_nibbles(codes + 2 * j) | (_four_nibbles(codes + 8 + 2 * j) << 4)
-                write_u32(place + 128 + 64 * j, both)
+                write_u32(packed + 128 + 64 * j, both)
             codes += 16
-            place += 384
+            packed += 384
         stored = codes
 
 
 @kernel(5)
-def pack_u8(stored, place, lane, blocks, extra):
+def pack_u8(stored, packed, lane, blocks, extra):
     """Scale, zero point, 32 bytes for each 32 columns."""
     units, kind = extra // 3, extra % 3
     width = 4 if kind == 0 else 2
-    place += 4 * lane
+    packed += 4 * lane
     for _ in range(blocks):
         codes = stored + 2 * width
         for _ in range(units):
-            _headers(stored, place, kind, width)
+            _headers(stored, packed, kind, width)
             for j in range(8):
-                write_u32(place + 128 + 64 * j, offset_unsigned(read_u32(codes + 4 * j)))
+                write_u32(packed + 128 + 64 * j, offset_unsigned(read_u32(codes + 4 * j)))
             codes += 32
-            place += 640
+            packed += 640
         stored = codes
 
 

@@ -100,8 +100,8 @@ def fill_scratch(words, group, until, block, to_block, scratch, group_bytes):
     row_bytes, last = read_int(words + _ROW_BYTES), min(ROWS * until, read_int(words + _COUNT))
     source = read_int(words + _STORED) + block // blocks * read_int(words + _STORED_BYTES)
     for row in range(ROWS * group, last):
-        place = scratch + (row // ROWS - group) * group_bytes
-        call_address(move, (source + row * row_bytes, place, row % ROWS, (to_block - block) // blocks, extra))
+        target = scratch + (row // ROWS - group) * group_bytes
+        call_address(move, (source + row * row_bytes, target, row % ROWS, (to_block - block) // blocks, extra))
 
 
 @kernel(16)

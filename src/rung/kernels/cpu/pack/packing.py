@@ -132,8 +132,8 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Bytes held by this object itself."""
-        beside = [*self.kept.values(), *([] if self.gather is None else [self.gather])]
-        return self.data.nbytes + sum(part.nbytes for part in beside)
+        others = [*self.kept.values(), *([] if self.gather is None else [self.gather])]
+        return self.data.nbytes + sum(part.nbytes for part in others)
 
 
 def pack(encoded: Encoded, threads: int = 1) -> Packed:
@@ -207,10 +207,10 @@ def _native(packed: Packed) -> tuple[Kernel, Kernel]:
 def _move(packed: Packed, kernel: Kernel, stored: npt.NDArray[Any], first: int, block: int, extra: int) -> None:
     """Calls a kernel of one row, with that last argument, for the rows from ``first`` on, which are ``stored``."""
     assert stored.strides[1] == stored.itemsize == 1
-    rows, place = (first, first + len(stored)), packed.pointer + packed.layout.row_header
+    rows, target = (first, first + len(stored)), packed.pointer + packed.layout.row_header
     blocks = packed.shape[1] // block
     each_row.call(
-        kernel.address, stored.ctypes.data, stored.strides[0], place, packed.group_bytes, blocks, extra, *rows
+        kernel.address, stored.ctypes.data, stored.strides[0], target, packed.group_bytes, blocks, extra, *rows
     )
 
 
@@ -235,22 +235,22 @@ def _lanes(packed: Packed) -> Floats:
 
 def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
     """Return those rows of the weight as a weight of their own: every value is what the stored one decodes to."""
-    wanted = np.array(list(ids), np.int64)
+    rows = np.array(list(ids), np.int64)
     columns = packed.shape[1]
-    shape = (len(wanted), columns)
+    shape = (len(rows), columns)
     if packed.source is not None:
-        return Encoded(packed.format, shape, {**packed.source.parts, "data": packed.source.parts["data"][wanted]})
+        return Encoded(packed.format, shape, {**packed.source.parts, "data": packed.source.parts["data"][rows]})
     plain, layout = formats.get(packed.format.name.removesuffix(":nested")), packed.layout
     width = {"rows": plain.bytes((1, columns)), "row_scale": columns, "flat": columns // 2}[plain.layout]
-    stored = np.empty((len(wanted), width), np.uint8)
-    for place, row in enumerate(wanted.tolist()):
-        _move(packed, _native(packed)[1], stored[place : place + 1], row, layout.block, layout.block // UNIT)
+    stored = np.empty((len(rows), width), np.uint8)
+    for index, row in enumerate(rows.tolist()):
+        _move(packed, _native(packed)[1], stored[index : index + 1], row, layout.block, layout.block // UNIT)
     if plain.layout == "rows":
         return Encoded(plain, shape, {"data": stored})
-    scales = np.ascontiguousarray(_lanes(packed)[wanted // ROWS, :, wanted % ROWS])
+    scales = np.ascontiguousarray(_lanes(packed)[rows // ROWS, :, rows % ROWS])
     if plain.layout == "row_scale":
         kept = packed.kept.get("scale")
-        scale = scales.reshape(-1) if kept is None else kept[wanted]
+        scale = scales.reshape(-1) if kept is None else kept[rows]
         return Encoded(plain, shape, {"data": stored.view(np.int8), "scale": scale})
     return Encoded(plain, shape, {"data": stored.reshape(-1), "absmax": scales.reshape(-1)})
 

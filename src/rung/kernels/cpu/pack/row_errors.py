@@ -117,16 +117,16 @@ def sums(words, thread, threads):
     """For ``parallel.run``."""
     w = numbers(words)
     exact = w[_SCRATCH] + w[_ROOM] * thread
-    made, width = exact + 4 * w[_COLUMNS], 4 if w[_KIND] == 0 else 2
+    decoded, width = exact + 4 * w[_COLUMNS], 4 if w[_KIND] == 0 else 2
     while True:
         row = fetch_add(words, 1)
         if row >= w[_ROWS]:
             break
         widen(w[_KIND], w[_BEFORE] + width * row * w[_COLUMNS], exact, w[_COLUMNS])
-        _decode(w, row, made)
+        _decode(w, row, decoded)
         signal, noise = none(), none()
         for at in range(0, 4 * w[_COLUMNS], 64):
             x = load(exact + at)
-            signal, noise = add_distance(signal, x, zero()), add_distance(noise, x, load(made + at))
+            signal, noise = add_distance(signal, x, zero()), add_distance(noise, x, load(decoded + at))
         store_sum(w[_SUMS] + 16 * row, signal)
         store_sum(w[_SUMS] + 16 * row + 8, noise)

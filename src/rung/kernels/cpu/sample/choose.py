@@ -91,15 +91,15 @@ def _change(record, values, out, vocabulary):
 
 
 @numba.njit(**OPTIONS)
-def _write_likeliest(values, vocabulary, parts, wanted, out):
-    """Write the ``wanted`` likeliest tokens, likeliest first, of equal ones the lower first, and none of -inf; their
+def _write_likeliest(values, vocabulary, parts, count, out):
+    """Write the ``count`` likeliest tokens, likeliest first, of equal ones the lower first, and none of -inf; their
     number."""
     tail, bins, maxima, _, _, ids, found, _, _ = parts
     blocks = blocks_of(vocabulary)
-    floor = max(LOWEST, crossing(maxima, 0, blocks, wanted, bins)[0]) if wanted <= blocks else LOWEST
+    floor = max(LOWEST, crossing(maxima, 0, blocks, count, bins)[0]) if count <= blocks else LOWEST
     n = collect(values, tail, vocabulary, maxima, floor, ids, found)
-    threshold, above = crossing(found, 0, n, wanted, bins)
-    n = keep(ids, found, 0, n, threshold, wanted - above)
+    threshold, above = crossing(found, 0, n, count, bins)
+    n = keep(ids, found, 0, n, threshold, count - above)
     token, x, to = shorts(ids), floats(found), numbers(out)
     for i in range(n):
         at, value, number = i, x[i], token[i]
@@ -241,15 +241,15 @@ def _report(record, values, vocabulary, parts, highest):
 @kernel(3)
 def choose_rows(words, thread, threads):
     """For ``parallel.run``: threads take a row at a time; see ``WORDS``."""
-    given = numbers(words)
-    vocabulary = given[_VOCABULARY]
-    parts = _parts(given[_SCRATCH] + given[_ROOM] * thread, vocabulary)
+    arguments = numbers(words)
+    vocabulary = arguments[_VOCABULARY]
+    parts = _parts(arguments[_SCRATCH] + arguments[_ROOM] * thread, vocabulary)
     tail, _, maxima, _, changed, _, _, _, _ = parts
     while True:
         row = fetch_add(words, 1)
-        if row >= given[_ROWS]:
+        if row >= arguments[_ROWS]:
             break
-        record = given[_RECORDS] + _SIZE * row
+        record = arguments[_RECORDS] + _SIZE * row
         w = numbers(record)
         values, changes = w[_LOGITS], w[_SAID_COUNT] > 0 or w[_BIAS_COUNT] > 0 or w[_MASK] != 0
         for turn in range(2 if changes else 1):  # logits as they are, then with their changes

@@ -68,7 +68,7 @@ def _direction(w, index):
 
 
 @numba.njit(**OPTIONS)
-def _held(w, at):
+def _harmonic(w, at):
     """One of the harmonics."""
     if w[_HALVES]:
         return half(read_u16(w[_HARMONICS] + 2 * at))
@@ -110,16 +110,16 @@ def shade(words, thread, threads):
             for channel in range(3):
                 value = 0.5
                 for term in range((w[_DEGREE] + 1) ** 2):
-                    value += basis[term] * _held(w, 3 * (w[_TERMS] * index + term) + channel)
+                    value += basis[term] * _harmonic(w, 3 * (w[_TERMS] * index + term) + channel)
                 colors[3 * index + channel] = max(value, 0.0)
 
 
 @kernel(3)
 def shade_back(words, thread, threads):
-    """Puts zero into ``given`` where a color was cut off, and writes the gradients of the centers."""
+    """Puts zero into ``gradients`` where a color was cut off, and writes the gradients of the centers."""
     w = numbers(words)
     by = doubles(w[_SCRATCH] + 8 * SCRATCH * thread)
-    colors, given, g_means = floats(w[_COLORS]), floats(w[_GIVEN]), floats(w[_G_MEANS])
+    colors, gradients, g_means = floats(w[_COLORS]), floats(w[_GIVEN]), floats(w[_G_MEANS])
     while True:
         first = fetch_add(words, 1) * _CHUNK
         if first >= w[_COUNT]:
@@ -127,17 +127,17 @@ def shade_back(words, thread, threads):
         for index in range(first, min(first + _CHUNK, w[_COUNT])):
             for term in range(16):
                 by[term] = 0.0
-            seen = False
+            is_visible = False
             for channel in range(3):
                 at = 3 * index + channel
                 if not colors[at] > 0:
-                    given[at] = 0
-                if given[at] != 0:
-                    seen = True
+                    gradients[at] = 0
+                if gradients[at] != 0:
+                    is_visible = True
                     for term in range((w[_DEGREE] + 1) ** 2):
-                        by[term] += _held(w, 3 * (w[_TERMS] * index + term) + channel) * given[at]
+                        by[term] += _harmonic(w, 3 * (w[_TERMS] * index + term) + channel) * gradients[at]
             sx, sy, sz, along, inverse, x, y, z = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            if seen:
+            if is_visible:
                 x, y, z, inverse = _direction(w, index)
                 sx, sy, sz = harmonic_slopes(w[_DEGREE], x, y, z, by)
                 along = sx * x + sy * y + sz * z
@@ -177,28 +177,31 @@ def _fade(w, index, width, root, epsilon, size, wide):
     rates, first, second = floats(w[_RATES]), floats(w[_BOOKS]), floats(w[_BOOKS] + 1024)
     for at in range(width):
         if rates[at] != 0:
-            place = width * index + at
-            m, v = size * first[read_u8(w[_FIRST] + place)], wide * second[read_u8(w[_SECOND] + place)]
-            _hold(w, place, np.float32(_held(w, place) - change(rates[at], m, v, root, epsilon)))
+            index_of_value = width * index + at
+            m, v = (
+                size * first[read_u8(w[_FIRST] + index_of_value)],
+                wide * second[read_u8(w[_SECOND] + index_of_value)],
+            )
+            _hold(w, index_of_value, np.float32(_harmonic(w, index_of_value) - change(rates[at], m, v, root, epsilon)))
 
 
 @numba.njit(**OPTIONS)
 def _learn(w, index, width, s, size, wide, scratch):
     """A step of a splat that was seen."""
     basis, first, second = doubles(scratch), doubles(scratch + 256), doubles(scratch + 640)
-    given, rates = floats(w[_GIVEN]), floats(w[_RATES])
+    gradients, rates = floats(w[_GIVEN]), floats(w[_RATES])
     book, other = floats(w[_BOOKS]), floats(w[_BOOKS] + 1024)
     x, y, z, _ = _direction(w, index)
     harmonics(w[_DEGREE], x, y, z, basis)
-    seen = 3 * (w[_DEGREE] + 1) ** 2
+    active = 3 * (w[_DEGREE] + 1) ** 2
     for at in range(width):
-        place = width * index + at
-        g = basis[at // 3] * given[3 * index + at % 3] if at < seen else 0.0
-        m = size * book[read_u8(w[_FIRST] + place)] + s[0] * g
-        v = wide * other[read_u8(w[_SECOND] + place)] + s[1] * (g * g)
+        address = width * index + at
+        g = basis[at // 3] * gradients[3 * index + at % 3] if at < active else 0.0
+        m = size * book[read_u8(w[_FIRST] + address)] + s[0] * g
+        v = wide * other[read_u8(w[_SECOND] + address)] + s[1] * (g * g)
         first[at], second[at] = m, v
         if rates[at] != 0:
-            _hold(w, place, np.float32(_held(w, place) - change(rates[at], m, v, s[2], s[3])))
+            _hold(w, address, np.float32(_harmonic(w, address) - change(rates[at], m, v, s[2], s[3])))
     _keep(w, 0, w[_FIRST], w[_FIRST_SIZES], index, width, first)
     _keep(w, 1, w[_SECOND], w[_SECOND_SIZES], index, width, second)
 
@@ -207,7 +210,7 @@ def _learn(w, index, width, s, size, wide, scratch):
 def learn(words, thread, threads):
     """Changes the harmonics and both means."""
     w = numbers(words)
-    s, given, width = floats(w[_SETTINGS]), floats(w[_GIVEN]), 3 * w[_TERMS]
+    s, gradients, width = floats(w[_SETTINGS]), floats(w[_GIVEN]), 3 * w[_TERMS]
     sizes, wides = floats(w[_FIRST_SIZES]), floats(w[_SECOND_SIZES])
     scratch = w[_SCRATCH] + 8 * SCRATCH * thread
     while True:
@@ -216,7 +219,7 @@ def learn(words, thread, threads):
             break
         for index in range(begin, min(begin + _CHUNK, w[_COUNT])):
             size, wide = (_ONE - s[0]) * sizes[index], (_ONE - s[1]) * wides[index]
-            if given[3 * index] != 0 or given[3 * index + 1] != 0 or given[3 * index + 2] != 0:
+            if gradients[3 * index] != 0 or gradients[3 * index + 1] != 0 or gradients[3 * index + 2] != 0:
                 _learn(w, index, width, s, size, wide, scratch)
                 continue
             size = size if size > _NONE else np.float32(0)

@@ -137,7 +137,7 @@ def project(words, thread, threads):
 
 
 @numba.njit(**OPTIONS)
-def _color_back(w, camera, means, index, scratch, seen, g_color):
+def _color_back(w, camera, means, index, scratch, record, g_color):
     """Gradients of the colors; that of the splat's center through its direction is returned."""
     count, g_colors = w[_HARMONICS], floats(w[_G_COLORS])
     if count == 0:
@@ -151,11 +151,11 @@ def _color_back(w, camera, means, index, scratch, seen, g_color):
     for term in range(16):
         by[term] = 0.0
     for channel in range(3):
-        given = g_color[channel] if seen[6 + channel] > 0 else 0.0
+        gradient = g_color[channel] if record[6 + channel] > 0 else 0.0
         for term in range((degree + 1) ** 2):
             at = 3 * (count * index + term) + channel
-            g_colors[at] = basis[term] * given
-            by[term] += colors[at] * given
+            g_colors[at] = basis[term] * gradient
+            by[term] += colors[at] * gradient
     sx, sy, sz = harmonic_slopes(degree, x, y, z, by)
     along = sx * x + sy * y + sz * z
     return (sx - along * x) * inverse, (sy - along * y) * inverse, (sz - along * z) * inverse
@@ -164,18 +164,18 @@ def _color_back(w, camera, means, index, scratch, seen, g_color):
 @numba.njit(**OPTIONS)
 def _gained(w, index, gains):
     """Sums what the splat's tiles gave."""
-    starts, given = numbers(w[_STARTS]), floats(w[_GAINS])
+    starts, gain_values = numbers(w[_STARTS]), floats(w[_GAINS])
     for entry in range(GAINS):
         gains[entry] = 0.0
     for tile in range(starts[index], starts[index + 1]):
         for entry in range(GAINS):
-            gains[entry] += given[GAINS * tile + entry]
+            gains[entry] += gain_values[GAINS * tile + entry]
 
 
 @numba.njit(**OPTIONS)
 def _back(w, index, scratch, g_camera):
     camera, means, gains = doubles(w[_CAMERA]), floats(w[_MEANS]), doubles(scratch + 256)
-    seen = floats(w[_RECORDS] + 64 * index)
+    record = floats(w[_RECORDS] + 64 * index)
     _gained(w, index, gains)
     x, y, z = point(camera, means, 3 * index)
     quats, scales = floats(w[_QUATS]), floats(w[_SCALES])
@@ -183,9 +183,9 @@ def _back(w, index, scratch, g_camera):
     wide, high = xx + BLUR, yy + BLUR
     area = wide * high - xy * xy
     share, opacity = _share(w, xx, xy, yy, area), float(floats(w[_OPACITIES])[index])
-    g_seen = -gains[0] / (opacity * share)
-    floats(w[_G_OPACITIES])[index] = g_seen * share
-    g_share = g_seen * opacity if w[_ANTIALIASED] else 0.0
+    g_record = -gains[0] / (opacity * share)
+    floats(w[_G_OPACITIES])[index] = g_record * share
+    g_share = g_record * opacity if w[_ANTIALIASED] else 0.0
     slopes = spread_slopes(xx, xy, yy, 0.5 * gains[3], gains[4], 0.5 * gains[5], g_share)
     gx = -(high * gains[1] - xy * gains[2]) / area
     gy = -(wide * gains[2] - xy * gains[1]) / area
@@ -200,17 +200,17 @@ def _back(w, index, scratch, g_camera):
     px += camera[12] / z * gx
     py += camera[13] / z * gy
     pz += gains[9] - (camera[12] * x * gx + camera[13] * y * gy) / (z * z)
-    vx, vy, vz = _color_back(w, camera, means, index, scratch, seen, (gains[6], gains[7], gains[8]))
+    vx, vy, vz = _color_back(w, camera, means, index, scratch, record, (gains[6], gains[7], gains[8]))
     g_means[3 * index] = camera[0] * px + camera[4] * py + camera[8] * pz + vx
     g_means[3 * index + 1] = camera[1] * px + camera[5] * py + camera[9] * pz + vy
     g_means[3 * index + 2] = camera[2] * px + camera[6] * py + camera[10] * pz + vz
-    for row, given in ((0, px), (1, py), (2, pz)):
+    for row, gradient in ((0, px), (1, py), (2, pz)):
         moved = camera[4 * row + 3]
         for column, view in ((0, vx), (1, vy), (2, vz)):
             center = means[3 * index + column]
-            g_camera[4 * row + column] += rotation[3 * row + column] + given * center + moved * view
+            g_camera[4 * row + column] += rotation[3 * row + column] + gradient * center + moved * view
         along = camera[4 * row] * vx + camera[4 * row + 1] * vy + camera[4 * row + 2] * vz
-        g_camera[4 * row + 3] += given + along
+        g_camera[4 * row + 3] += gradient + along
 
 
 @kernel(3)

@@ -48,10 +48,10 @@ def _down(w, row, scratch, long):
     step = 4 * w[_STRIDE]
     for at in range(0, 4 * w[_STRIDE], 64):
         mx, my, xx, yy, xy = zero(), zero(), zero(), zero(), zero()
-        for place in range(w[_WINDOW]):
-            weight = load_spread(w[_WEIGHTS] + 4 * place)
-            x = load(w[_MADE] + step * (row + place) + at)
-            y = load(w[_TRUTH] + step * (row + place) + at)
+        for tap in range(w[_WINDOW]):
+            weight = load_spread(w[_WEIGHTS] + 4 * tap)
+            x = load(w[_MADE] + step * (row + tap) + at)
+            y = load(w[_TRUTH] + step * (row + tap) + at)
             wx, wy = multiply(weight, x), multiply(weight, y)
             mx, my = add(mx, wx), add(my, wy)
             xx, yy, xy = multiply_add(wx, x, xx), multiply_add(wy, y, yy), multiply_add(wx, y, xy)
@@ -65,7 +65,7 @@ def _down(w, row, scratch, long):
 @numba.njit(**OPTIONS)
 def _similar(w, row, at, mx, my, xx, yy, xy):
     """SSIM of 16 windows; writes its slopes."""
-    plane, place = 4 * w[_STRIDE] * w[_HEIGHT], w[_SLOPES] + 4 * w[_STRIDE] * row + at
+    plane, target = 4 * w[_STRIDE] * w[_HEIGHT], w[_SLOPES] + 4 * w[_STRIDE] * row + at
     inside, two = load(w[_INSIDE] + at), spread(_TWO)
     c1, c2 = load_spread(w[_SHARES] + 8), load_spread(w[_SHARES] + 12)
     both, squares = multiply(mx, my), add(multiply(mx, mx), multiply(my, my))
@@ -78,9 +78,9 @@ def _similar(w, row, at, mx, my, xx, yy, xy):
     by_xx = subtract(zero(), divide(near, low_b))
     by_mx = multiply(multiply(my, subtract(top_b, top_a)), low)
     by_mx = multiply(two, subtract(by_mx, multiply(mx, add(divide(near, low_a), by_xx))))
-    store(place, by_mx)
-    store(place + plane, by_xx)
-    store(place + 2 * plane, multiply(two, multiply(top_a, low)))
+    store(target, by_mx)
+    store(target + plane, by_xx)
+    store(target + 2 * plane, multiply(two, multiply(top_a, low)))
     return near
 
 
@@ -99,8 +99,8 @@ def compare(words, thread, threads):
         near = zero()
         for at in range(0, 4 * last, 64):
             mx, my, xx, yy, xy = zero(), zero(), zero(), zero(), zero()
-            for place in range(w[_WINDOW]):
-                weight, here = load_spread(w[_WEIGHTS] + 4 * place), scratch + at + 12 * place
+            for tap in range(w[_WINDOW]):
+                weight, here = load_spread(w[_WEIGHTS] + 4 * tap), scratch + at + 12 * tap
                 mx = multiply_add(weight, load(here), mx)
                 my = multiply_add(weight, load(here + long), my)
                 xx = multiply_add(weight, load(here + 2 * long), xx)
@@ -142,8 +142,8 @@ def back(words, thread, threads):
         away = zero()
         for at in range(0, 4 * w[_STRIDE], 64):
             mx, xx, xy = zero(), zero(), zero()
-            for place in range(w[_WINDOW]):
-                weight, here = load_spread(w[_WEIGHTS] + 4 * place), scratch + at - 12 * place
+            for tap in range(w[_WINDOW]):
+                weight, here = load_spread(w[_WEIGHTS] + 4 * tap), scratch + at - 12 * tap
                 mx = multiply_add(weight, load(here), mx)
                 xx = multiply_add(weight, load(here + long), xx)
                 xy = multiply_add(weight, load(here + 2 * long), xy)

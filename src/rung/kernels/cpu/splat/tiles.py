@@ -61,8 +61,8 @@ def count_tiles(words, thread, threads):
         top = fetch_add(words, 1) * stripe
         if top >= down:
             break
-        for place in range(w[_VISIBLE]):
-            tiles = shorts(w[_TILES] + 16 * order[place])
+        for rank in range(w[_VISIBLE]):
+            tiles = shorts(w[_TILES] + 16 * order[rank])
             for y in range(max(tiles[2], top), min(tiles[3], top + stripe)):
                 for x in range(tiles[0], tiles[1]):
                     counts[y * across + x + 1] += 1
@@ -72,7 +72,7 @@ def count_tiles(words, thread, threads):
 def list_tiles(words, thread, threads):
     """Lists the splats of each tile by depth; moves ``tile_starts``, without its last entry, one tile on."""
     w = numbers(words)
-    order, places = numbers(w[_ORDER]), numbers(w[_TILE_STARTS])
+    order, next_slots = numbers(w[_ORDER]), numbers(w[_TILE_STARTS])
     listed, entries, starts = numbers(w[_LISTED]), numbers(w[_ENTRIES]), numbers(w[_STARTS])
     across, down = w[_ACROSS], w[_DOWN]
     stripe = -(-down // threads)
@@ -80,15 +80,15 @@ def list_tiles(words, thread, threads):
         top = fetch_add(words, 1) * stripe
         if top >= down:
             break
-        for place in range(w[_VISIBLE]):
-            index = order[place]
+        for rank in range(w[_VISIBLE]):
+            index = order[rank]
             tiles = shorts(w[_TILES] + 16 * index)
             wide = tiles[1] - tiles[0]
             for y in range(max(tiles[2], top), min(tiles[3], top + stripe)):
                 for x in range(tiles[0], tiles[1]):
                     tile = y * across + x
-                    at = places[tile]
-                    places[tile] = at + 1
+                    at = next_slots[tile]
+                    next_slots[tile] = at + 1
                     listed[at] = index
                     entries[at] = starts[index] + (y - tiles[2]) * wide + x - tiles[0]
 
@@ -141,13 +141,13 @@ def composite(words, thread, threads):
         _begin(states, lanes, min(TILE, w[_WIDTH] - left), live)
         open_rows = (1 << live) - 1
         begin = starts[tile]
-        for place in range(begin, starts[tile + 1]):
+        for entry in range(begin, starts[tile + 1]):
             if open_rows == 0:
                 break
-            address = w[_RECORDS] + 64 * listed[place]
+            address = w[_RECORDS] + 64 * listed[entry]
             record = floats(address)
             first, last = _rows(record, top, live)
-            dx, number = _across(record, lanes, left), np.float32(place - begin + 1)
+            dx, number = _across(record, lanes, left), np.float32(entry - begin + 1)
             for row in range(first, last):
                 if open_rows >> row & 1 and not composite_row(
                     states + ROW * row, address, dx, _down(record, top + row), number
@@ -184,8 +184,8 @@ def _blame(states, gradients, behind, scratch, address, dx, top, first, last, nu
     gains[3], gains[4], gains[5] = total(sxx), total(sxy), total(syy)
     gains[6], gains[7], gains[8], gains[9] = total(red), total(green), total(blue), total(depth)
     if unsigned:
-        told = floats(unsigned)
-        told[0], told[1] = total(ax), total(ay)
+        unsigned_sums = floats(unsigned)
+        unsigned_sums[0], unsigned_sums[1] = total(ax), total(ay)
 
 
 @numba.njit(**OPTIONS)
@@ -215,16 +215,16 @@ def blame(words, thread, threads):
         for row in range(live):
             start_behind(behind + 128 * row, states + ROW * row)
         begin, taken = starts[tile], _last(states, live)
-        for place in range(starts[tile + 1] - 1, begin - 1, -1):
-            gains = floats(w[_GAINS] + 4 * GAINS * entries[place])
-            if place >= begin + taken:
+        for position in range(starts[tile + 1] - 1, begin - 1, -1):
+            gains = floats(w[_GAINS] + 4 * GAINS * entries[position])
+            if position >= begin + taken:
                 for entry in range(GAINS):
                     gains[entry] = _ZERO
                 continue
-            address = w[_RECORDS] + 64 * listed[place]
+            address = w[_RECORDS] + 64 * listed[position]
             record = floats(address)
             first, last = _rows(record, top, live)
-            dx, number = _across(record, lanes, left), np.float32(place - begin + 1)
+            dx, number = _across(record, lanes, left), np.float32(position - begin + 1)
             scratch = behind + 128 * TILE
-            unsigned = w[_UNSIGNED] + 8 * entries[place] if w[_UNSIGNED] else 0
+            unsigned = w[_UNSIGNED] + 8 * entries[position] if w[_UNSIGNED] else 0
             _blame(states, gradients, behind, scratch, address, dx, top, first, last, number, gains, unsigned)

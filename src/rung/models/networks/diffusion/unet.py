@@ -147,8 +147,8 @@ def _up(unet: _UNet, parts: Parts, attends: list[bool]) -> None:
     for depth, outer in enumerate(channels):
         block, across = parts / f"up_blocks.{depth}", channels[min(depth + 1, len(channels) - 1)]
         for index in range(unet.per_block + 1):
-            beside = across if index == unet.per_block else outer
-            unet.resnet(block / f"resnets.{index}", (before if index == 0 else outer) + beside, outer)
+            skip = across if index == unet.per_block else outer
+            unet.resnet(block / f"resnets.{index}", (before if index == 0 else outer) + skip, outer)
             if attends[depth]:
                 unet.attend(block / f"attentions.{index}", outer, deep[depth])
         if depth < len(channels) - 1:

@@ -54,16 +54,16 @@ def _wan_resample(at: Parts, inner: int, outer: int, over_time: int) -> None:
 def _wan_encoder(at: Parts, config: Settings, sizes: list[int], latent: int, residual: bool) -> None:
     count, times = config.integer("num_res_blocks", most=64), _flags(config, "temperal_downsample", len(sizes) - 2)
     at.conv("conv_in", width(config, "in_channels"), sizes[0], 3, 3, 3)
-    place = 0
+    number = 0
     for depth, (inner, outer) in enumerate(itertools.pairwise(sizes)):
         for index in range(count):
-            name = f"down_blocks.{depth}.resnets.{index}" if residual else f"down_blocks.{place + index}"
+            name = f"down_blocks.{depth}.resnets.{index}" if residual else f"down_blocks.{number + index}"
             _wan_resnet(at / name, inner if index == 0 else outer, outer)
-        place += count
+        number += count
         if depth < len(sizes) - 2:
-            name = f"down_blocks.{depth}.downsampler" if residual else f"down_blocks.{place}"
+            name = f"down_blocks.{depth}.downsampler" if residual else f"down_blocks.{number}"
             _wan_resample(at / name, outer, outer, 1 if times[depth] else 0)
-            place += 1
+            number += 1
     _wan_middle(at / "mid_block", sizes[-1])
     _wan_norm(at, "norm_out", sizes[-1])
     at.conv("conv_out", sizes[-1], latent, 3, 3, 3)

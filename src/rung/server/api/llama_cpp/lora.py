@@ -16,7 +16,8 @@ async def show_adapters(call: Call) -> Response:
     known = await engine.wait_ready()
     scales = dict(enumerate(scale for _, scale in known.adapters)) if engine.adapters is None else engine.adapters
     listed = [
-        {"id": place, "path": path, "scale": scales.get(place, 0.0)} for place, (path, _) in enumerate(known.adapters)
+        {"id": number, "path": path, "scale": scales.get(number, 0.0)}
+        for number, (path, _) in enumerate(known.adapters)
     ]
     return json_response(listed)
 

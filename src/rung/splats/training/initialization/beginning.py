@@ -46,10 +46,10 @@ def first_splats(
     """
     chance = np.random.default_rng(settings.seed)
     if settings.init is not None:
-        given = read(settings.init)
-        if not len(given.means):
+        cloud = read(settings.init)
+        if not len(cloud.means):
             raise UsageError(f"{settings.init} holds no splats to begin with.", [], ["leave --init out"])
-        return seeding.inner_start(given, world, settings.sh_degree, most, chance)
+        return seeding.inner_start(cloud, world, settings.sh_degree, most, chance)
     views = [shots.views[index] for index in train]
     points, colors = _thinned(points_of(card), most, chance)
     if len(points):

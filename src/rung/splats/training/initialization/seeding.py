@@ -23,10 +23,10 @@ Bytes = npt.NDArray[np.uint8]
 
 def count_views(points: Floats, views: Sequence[View]) -> npt.NDArray[np.int64]:
     """How many cameras have each point in their picture, [N]."""
-    seen = np.zeros(len(points), np.int64)
+    counts = np.zeros(len(points), np.int64)
     for view in views:
-        seen += in_picture(view, points)[0]
-    return seen
+        counts += in_picture(view, points)[0]
+    return counts
 
 
 def random_points(
@@ -112,9 +112,9 @@ def thinned(rows: int, most: int, chance: np.random.Generator) -> npt.NDArray[np
 
 def with_degree(cloud: Cloud, degree: int) -> Cloud:
     """The splats with harmonics of that degree: higher ones left out, missing ones zero."""
-    wanted, held = (degree + 1) ** 2, cloud.harmonics.shape[1]
-    harmonics = np.zeros((len(cloud.means), wanted, 3), np.float32)
-    harmonics[:, : min(wanted, held)] = cloud.harmonics[:, :wanted]
+    needed, present = (degree + 1) ** 2, cloud.harmonics.shape[1]
+    harmonics = np.zeros((len(cloud.means), needed, 3), np.float32)
+    harmonics[:, : min(needed, present)] = cloud.harmonics[:, :needed]
     return cloud._replace(harmonics=harmonics)
 
 

@@ -63,15 +63,15 @@ def matched_points(views: Sequence[View], shots: Sequence[Shot]) -> tuple[Floats
     points, colors = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.uint8)]
     for at, small in enumerate(smalls):
         depths = maps[at].reshape(-1, 1)
-        seen = np.flatnonzero(np.isfinite(depths[:, 0]))
-        there = small.rays().numpy().reshape(-1, 3)[seen] * depths[seen] - small.pose[:3, 3]
+        matched = np.flatnonzero(np.isfinite(depths[:, 0]))
+        there = small.rays().numpy().reshape(-1, 3)[matched] * depths[matched] - small.pose[:3, 3]
         there = there @ small.pose[:3, :3]
         found = np.zeros(len(there), np.int64)
         for other in range(len(smalls)):
             found += _agree(there, smalls[other], maps[other]) if other != at else 0
         good = found >= _FOUND
         points.append(there[good].astype(np.float32))
-        tints = small.colors.flatten(1).T.numpy()[seen][good]
+        tints = small.colors.flatten(1).T.numpy()[matched][good]
         colors.append((tints * 255).round().astype(np.uint8))
     return np.concatenate(points), np.concatenate(colors)
 
@@ -82,11 +82,11 @@ def _small(view: View, shot: Shot) -> _Small:
     size = (max(round(height * share), 1), max(round(width * share), 1))
     planes = [shot.rgb] if shot.alpha is None else [shot.rgb, shot.alpha[..., None]]
     whole = torch.from_numpy(np.concatenate(planes, axis=2)).permute(2, 0, 1)[None].float() / 255
-    held = functional.interpolate(whole, size=size, mode="area")[0]
-    counts = held[3] > 0.99 if len(held) > 3 else torch.ones(size, dtype=torch.bool)
+    resized = functional.interpolate(whole, size=size, mode="area")[0]
+    counts = resized[3] > 0.99 if len(resized) > 3 else torch.ones(size, dtype=torch.bool)
     x, y = size[1] / view.width, size[0] / view.height
     lens = np.array([[view.fx * x, 0, view.cx * x], [0, view.fy * y, view.cy * y], [0, 0, 1]], np.float64)
-    return _Small(held[:3], held[:3].mean(0, keepdim=True), counts, lens, pose_of(view))
+    return _Small(resized[:3], resized[:3].mean(0, keepdim=True), counts, lens, pose_of(view))
 
 
 def _neighbors(at: int, smalls: Sequence[_Small], stands: Doubles, reach: float) -> list[int]:
@@ -119,8 +119,8 @@ def _depths(small: _Small, others: Sequence[_Small], reach: float) -> npt.NDArra
     best, at = like.max(0)
     inner = at.clamp(1, _PLANES - 2)
     before, here, after = (like.gather(0, inner[None] + step)[0] for step in (-1, 0, 1))
-    beside = ((before - after) / (2 * (before - 2 * here + after)).clamp_max(-1e-6)).clamp(-0.5, 0.5)
-    inverse = planes[at] + torch.where(at == inner, beside, 0.0) * (planes[1] - planes[0])
+    offset = ((before - after) / (2 * (before - 2 * here + after)).clamp_max(-1e-6)).clamp(-0.5, 0.5)
+    inverse = planes[at] + torch.where(at == inner, offset, 0.0) * (planes[1] - planes[0])
     good = (best > _LIKE) & small.counts
     return torch.where(good, 1 / inverse, torch.nan).numpy()
 
@@ -131,9 +131,9 @@ def _alike(small: _Small, other: _Small, planes: Tensor) -> Tensor:
     turn, shift = (torch.from_numpy(other.lens @ part).float() for part in (move[:3, :3], move[:3, 3]))
     across = small.rays() @ turn.T + planes[:, None, None, None] * shift
     ahead = across[..., 2] > 1e-6
-    places_there = across[..., :2] / across[..., 2:].clamp_min(1e-6)
+    coordinates = across[..., :2] / across[..., 2:].clamp_min(1e-6)
     height, width = other.counts.shape
-    grid = places_there / torch.tensor([width, height]) * 2 - 1
+    grid = coordinates / torch.tensor([width, height]) * 2 - 1
     there = functional.grid_sample(other.gray.expand(len(planes), 1, -1, -1), grid, align_corners=False)
     mine = small.gray[None]
     mean, square = _means(torch.cat([mine, mine * mine], 1)).split(1, 1)
@@ -147,8 +147,8 @@ def _agree(points: Doubles, other: _Small, depths: npt.NDArray[np.float32]) -> n
     """1 for each point [N] that another view found as far away as it is."""
     x, y, z = (points @ other.pose[:3, :3].T + other.pose[:3, 3]).T
     ahead = z > 1e-6
-    held = np.where(ahead, z, 1)
-    u, v = other.lens[0, 0] * x / held + other.lens[0, 2], other.lens[1, 1] * y / held + other.lens[1, 2]
+    depth = np.where(ahead, z, 1)
+    u, v = other.lens[0, 0] * x / depth + other.lens[0, 2], other.lens[1, 1] * y / depth + other.lens[1, 2]
     height, width = depths.shape
     inside = ahead & (u >= 0) & (u < width) & (v >= 0) & (v < height)
     there = depths[np.where(inside, v, 0).astype(int), np.where(inside, u, 0).astype(int)]

@@ -33,7 +33,7 @@ class Classic:
         self._grow = Beat(100 / PUBLISHED, 500 / PUBLISHED, 15_000 / PUBLISHED)
         self._reset = Beat(_RESET, 0, 15_000 / PUBLISHED, _RECOVERS)
         self._last = self._last_reset = 0
-        self._pulls, self._seen = torch.zeros(0), torch.zeros(0)
+        self._pulls, self._visible_counts = torch.zeros(0), torch.zeros(0)
 
     def cost(self, opacities: Tensor, scales: Tensor) -> Tensor:
         """Nothing is added to the loss."""
@@ -48,10 +48,10 @@ class Classic:
         assert screen is not None
         assert screen.grad is not None
         if len(self._pulls) != len(screen):
-            self._pulls, self._seen = (torch.zeros(len(screen), device=screen.device) for _ in range(2))
+            self._pulls, self._visible_counts = (torch.zeros(len(screen), device=screen.device) for _ in range(2))
         half = torch.tensor([camera.width / 2, camera.height / 2], device=screen.device)
         self._pulls += (screen.grad * half).norm(dim=1)
-        self._seen += (picture.radii > 0).all(dim=1)
+        self._visible_counts += (picture.radii > 0).all(dim=1)
 
     @torch.no_grad()
     def change(self, model: Model, step: int, before: float, done: float, rate: float, chance: torch.Generator) -> None:
@@ -68,15 +68,15 @@ class Classic:
             model.forget(torch.arange(len(model), device=model.device), "logits")
 
     def _growing(self, model: Model, chance: torch.Generator) -> None:
-        pulls = self._pulls / self._seen.clamp_min(1)
+        pulls = self._pulls / self._visible_counts.clamp_min(1)
         room = self._cap - len(model)
-        wanted = (pulls > _PULL).nonzero()[:, 0]
-        if len(wanted) > room:  # those that are pulled at most
-            wanted = wanted[torch.argsort(pulls[wanted], descending=True, stable=True)[: max(room, 0)]].sort().values
-        if not len(wanted):
+        growing = (pulls > _PULL).nonzero()[:, 0]
+        if len(growing) > room:  # those that are pulled at most
+            growing = growing[torch.argsort(pulls[growing], descending=True, stable=True)[: max(room, 0)]].sort().values
+        if not len(growing):
             return
-        large = model.values["log_scales"].detach()[wanted].exp().amax(dim=1) > _LARGE
-        copied, divided = wanted[~large], wanted[large]
+        large = model.values["log_scales"].detach()[growing].exp().amax(dim=1) > _LARGE
+        copied, divided = growing[~large], growing[large]
         stays = torch.ones(len(model), dtype=torch.bool, device=model.device)
         stays[divided] = False
         fresh = len(copied) + 2 * len(divided)
@@ -101,10 +101,10 @@ class Classic:
 
     def state(self) -> dict[str, Tensor | int]:
         """Return the state for a checkpoint, without the model."""
-        held: dict[str, Tensor | int] = {"last": self._last, "last_reset": self._last_reset}
-        return {**held, "pulls": self._pulls.cpu(), "seen": self._seen.cpu()}
+        result: dict[str, Tensor | int] = {"last": self._last, "last_reset": self._last_reset}
+        return {**result, "pulls": self._pulls.cpu(), "seen": self._visible_counts.cpu()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Goes on from ``state``."""
         self._last, self._last_reset = int(state["last"]), int(state["last_reset"])
-        self._pulls, self._seen = state["pulls"], state["seen"]
+        self._pulls, self._visible_counts = state["pulls"], state["seen"]

@@ -28,11 +28,11 @@ def drawn(weights: Tensor, number: int, chance: torch.Generator) -> Tensor:
     """
     bare = weights.device.type == "mps"
     kind = torch.float32 if bare else torch.float64
-    places = torch.rand(number, generator=chance, device=weights.device, dtype=kind)
+    uniform = torch.rand(number, generator=chance, device=weights.device, dtype=kind)
     if bare:
-        weights, places = weights.cpu(), places.cpu()
+        weights, uniform = weights.cpu(), uniform.cpu()
     ends = weights.double().cumsum(0)
-    found = torch.searchsorted(ends, places.double() * ends[-1], right=True).clamp_max(len(ends) - 1)
+    found = torch.searchsorted(ends, uniform.double() * ends[-1], right=True).clamp_max(len(ends) - 1)
     return found.to(chance.device)
 
 

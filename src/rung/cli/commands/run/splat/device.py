@@ -18,5 +18,5 @@ def on_device(name: str | None, software: str | None) -> Iterator[str]:
     from rung.engine.planning import device_here
     from rung.run.torch_device import location
 
-    with simulated(name, software) as place:
-        yield location(device_here(place, note, True).id)
+    with simulated(name, software) as target:
+        yield location(device_here(target, note, True).id)

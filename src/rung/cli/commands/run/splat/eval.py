@@ -23,8 +23,8 @@ def eval(
     from rung.splats.evaluate import evaluate_run
     from rung.splats.trained import trained
 
-    with on_device(device, software) as place:
-        found = evaluate_run(trained(folder), place)
+    with on_device(device, software) as target:
+        found = evaluate_run(trained(folder), target)
     if json:
         print_json(found)
         return

@@ -66,21 +66,25 @@ def export(
     box = None if crop is None else _numbers("--crop", crop, "-1,-1,-1,1,1,1")
     check(sources, out)
     edits = Edits(box, Move(shift, angles, scale), prune_opacity, max_splats, sh_degree)
-    made = Export([trained(source) for source in sources], edits)
-    made.save(out)
+    exported = Export([trained(source) for source in sources], edits)
+    exported.save(out)
     if quiet and not json:
         return
-    loss, views = made.loss(out)
-    number, degree = len(made.cloud.means), made.cloud.degree
+    loss, views = exported.loss(out)
+    number, degree = len(exported.cloud.means), exported.cloud.degree
     if json:
         facts = {"out": str(out), "bytes": out.stat().st_size, "splats": number, "sh_degree": degree}
-        print_json(facts | {"source_splats": made.read, "psnr": loss, "views": views})
+        print_json(facts | {"source_splats": exported.read, "psnr": loss, "views": views})
         return
-    share = "" if number == made.read else f" of {made.read:,}"
+    share = "" if number == exported.read else f" of {exported.read:,}"
     print(f"{out}: {count(number, 'splat')}{share}, {size(out.stat().st_size)}")
-    seen = count(views, "camera" if made.views else "view") + ("" if made.views else " of an orbit")
+    sources_phrase = count(views, "camera" if exported.views else "view") + ("" if exported.views else " of an orbit")
     of = ", before the page packs them" if out.suffix.lower() == PAGE else ""
-    print(f"{loss:.1f} dB PSNR against the source over {seen}{of}" if loss < 100 else f"no difference over {seen}{of}")
+    print(
+        f"{loss:.1f} dB PSNR against the source over {sources_phrase}{of}"
+        if loss < 100
+        else f"no difference over {sources_phrase}{of}"
+    )
 
 
 def _three(option: str, text: str) -> tuple[float, float, float]:

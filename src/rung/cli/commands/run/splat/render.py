@@ -50,11 +50,11 @@ def render(
     from rung.splats.render_files import draw_all
     from rung.splats.trained import trained
 
-    made = trained(source)
-    views = chosen(cameras, made.views, made.cloud, making.pixels(size), frames)
-    ground = color(background or made.background)
-    with on_device(device, software) as place, bar(quiet, counted=True) as shown:
+    run = trained(source)
+    views = chosen(cameras, run.views, run.cloud, making.pixels(size), frames)
+    ground = color(background or run.background)
+    with on_device(device, software) as target, bar(quiet, counted=True) as shown:
         show = functools.partial(shown.update, "drawing", total=len(views))
-        number = draw_all(made, views, out, ground, depth, fps, show, place)
+        number = draw_all(run, views, out, ground, depth, fps, show, target)
     if not quiet:
         print(f"{out} · {count(number, 'picture')}")

@@ -122,7 +122,7 @@ def train(
     from rung.splats.training.run import train as run
     from rung.splats.training.settings import Settings, parse_time
 
-    asked = Settings(
+    settings = Settings(
         scene=scene if scene == "demo" else os.path.abspath(scene),
         images=_found_again(images),
         subsample=subsample,
@@ -150,13 +150,13 @@ def train(
         seed=seed,
         threads=threads,
     )
-    given = {"seconds" if name == "time" else name for name in context.params if _given(context, name)}
-    with simulated(device, software) as place, _warnings_as_notes(_hearing(quiet or json)) as hearing:
-        done = run(asked, out, resume=resume, given=given, hearing=hearing, place=place, begin=begin, view=view)
+    typed = {"seconds" if name == "time" else name for name in context.params if _is_typed(context, name)}
+    with simulated(device, software) as target, _warnings_as_notes(_listener(quiet or json)) as listener:
+        done = run(settings, out, resume=resume, typed=typed, hearing=listener, place=target, begin=begin, view=view)
     _report(done, out, json, quiet)
 
 
-def _given(context: typer.Context, name: str) -> bool:
+def _is_typed(context: typer.Context, name: str) -> bool:
     """Return whether an option is on the command line, also with the value that it has by default."""
     return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
@@ -180,11 +180,11 @@ def _found_again(path: str | None) -> str | None:
 def _warnings_as_notes(listener: ProgressListener) -> Iterator[ProgressListener]:
     """Give the warnings of the block to the listener as notes."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *given, **more: listener.note(str(message))
+        warnings.showwarning = lambda message, *details, **more: listener.note(str(message))
         yield listener
 
 
-def _hearing(quiet: bool) -> ProgressListener:
+def _listener(quiet: bool) -> ProgressListener:
     """Sentences on stderr, and a line of how the run stands: one that changes on a terminal, else twenty in all."""
     from rung.cli.views.output import note
     from rung.core.text import duration

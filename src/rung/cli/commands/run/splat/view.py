@@ -34,8 +34,8 @@ def view(
     from rung.splats.viewers.live import Live
 
     files = stages(sources)
-    made = trained(sources[-1])
-    with Live(made.views, made.cloud, host=host, port=port) as live:
+    run = trained(sources[-1])
+    with Live(run.views, run.cloud, host=host, port=port) as live:
         if len(files) > 1:
             live.steps([file.name for file in files], lambda index: read(files[index]))
         print(f"Open {live.address} in a browser; Ctrl-C ends it. View-dependent color is off there.", flush=True)
