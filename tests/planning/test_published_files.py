@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rung.hardware import catalog
 from rung.models.outline import open_outline
-from rung.planning.check import check
-from rung.planning.check_result import Question
+from rung.planning.gguf_mixtures import storage
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import file_bytes
 
 CONFIGS = Path(__file__).parents[1] / "models" / "configs"
 HUB = "https://huggingface.co"
@@ -57,9 +57,10 @@ def test_mixtures_have_the_size_of_published_files(source, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     words = listed.split()
     published = dict(zip(words[::2], map(float, words[1::2]), strict=True))
-    answer = check(open_outline(tmp_path), [catalog.device("b300")], Question(formats=tuple(published)))
-    for choice in answer.choices:
-        size = published[choice.format] * WITH_MATRIX.get((name, choice.format), 1)
-        rounding = {0: 0.0005, 1: 0.005, 2: 0.05}[len(str(int(published[choice.format]))) if size >= 1 else 0]
-        ours = choice.memory.weights / 1e9 + beside
-        assert ours == pytest.approx(size, abs=rounding + 0.0025 * size), choice.format
+    outline = open_outline(tmp_path)
+    subject = Subject.of_component(outline.components[0], outline.kind, outline.path)
+    for mixture, listed_size in published.items():
+        size = listed_size * WITH_MATRIX.get((name, mixture), 1)
+        rounding = {0: 0.0005, 1: 0.005, 2: 0.05}[len(str(int(listed_size))) if size >= 1 else 0]
+        ours = file_bytes(subject, storage(mixture)) / 1e9 + beside
+        assert ours == pytest.approx(size, abs=rounding + 0.0025 * size), mixture
