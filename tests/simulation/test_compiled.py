@@ -8,11 +8,19 @@ import torch
 
 import rung
 from rung import formats
+from rung.core.types import Case
+from rung.core.value import FrozenDict
 from rung.kernels.cuda import driver, fibers
 from rung.kernels.gpu import cuda_products, stored
+from rung.ops import LADDERS
+from rung.ops.decode_step import self_check
+from rung.ops.decode_step.parts import SequenceRows
+from rung.run.torch_private import TorchDispatchMode
 from rung.simulation.cards import describe
+from rung.simulation.dispatch.dispatch_hook import is_view
 from tests.fixtures import references
 from tests.support.weights import weight
+from tests.tiny import gguf_vocabulary, tiny_checkpoint
 
 pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
 #: Of the compute capabilities 6.1, 7.0, 7.5 and 8.6, and one of AMD's.
@@ -50,6 +58,7 @@ def test_a_model_takes_the_kernels_and_gives_the_tokens_of_the_processor(name, r
         model = rung.load(path, device=card.id)
         linears = {rung for op, rung in model.report.rungs.items() if op.startswith("linear")}
         assert linears == {"cuda.rows"}
+        assert model.report.rungs["decode_step f16"] == "cuda.step"
         assert not model.report.steps
         assert answers(model) == tokens
 
@@ -121,6 +130,72 @@ def test_a_graph_launches_them_again():
         graph.replay()
         got, x = y.cpu() - 1, given.cpu()
     assert np.allclose(got, x @ dense.T, atol=0.05 * float((x @ dense.T).abs().max()))
+
+
+class Operations(TorchDispatchMode):
+    """Count the operations of torch that do more than look at memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not is_view(func._schema)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_token_is_a_graph_of_five_kernels_a_layer(monkeypatch):
+    """The first token launches them, the second one captures them with the same arguments: none of them moves. Later
+    ones launch the graph, and at most six operations of torch."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), FrozenDict(options))
+    replayed, given, logits = [], [], {}
+    with rung.simulate("3060") as card:
+        graph, launch = torch.cuda.CUDAGraph, driver.launch
+        replay = graph.replay
+
+        def one(*arguments):
+            given[-1].append((arguments[2], arguments[3], *map(bytes, arguments[4])))
+            return launch(*arguments)
+
+        for name in ("ref", "cuda.step"):
+            cache = self_check.TinyCache(64, case.format, card.id)
+            implementation = LADDERS["decode_step"].rung(name).load()
+            state = implementation.prepare(self_check.weights(case, card.id), cache, threads=1)
+            graph.replay, driver.launch = lambda self: replayed.append(self) or replay(self), one
+            rows = []
+            for at in range(20):
+                given.append([])
+                with Operations() as counted:
+                    rows.append(implementation.apply(state, [SequenceRows([3 * at], at, cache, 1)]).copy())
+            logits[name] = np.concatenate(rows)
+            graph.replay, driver.launch = replay, launch
+    given = given[20:]
+    assert [len(each) for each in given[:2]] == [2 * 5 + 2] * 2
+    assert given[0] == given[1]
+    assert not any(given[2:])
+    assert len(replayed) == 19
+    assert len(set(map(id, replayed))) == 1
+    assert counted.count <= 6
+    assert np.allclose(logits["cuda.step"], logits["ref"], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "qwen2", "qwen3", "phi3"])
+def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
+    """Norms behind products, soft caps and windows; biases; norms of q and k; one weight for gate and up."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+    tiny_checkpoint(tmp_path, name, head_dim=32, **sizes)
+    gguf_vocabulary(tmp_path)
+    given = {"format": "q8_0", "context": 64, "cache_type": "f32"}
+    ids = np.random.default_rng(5).integers(0, 320, 20)
+    right = references.token_by_token(rung.load(tmp_path, device="cpu", **given), ids)
+    with rung.simulate("t4") as card:
+        model = rung.load(tmp_path, device=card.id, **given)
+        assert model.report.rungs["decode_step f32"] == "cuda.step"
+        found = references.token_by_token(model, ids)
+    off = np.abs(found - right) / right.std(axis=1, keepdims=True)
+    assert off.max() < 0.1
+    assert off.mean() < 0.005
 
 
 def test_without_a_compiler_a_card_has_none(monkeypatch):

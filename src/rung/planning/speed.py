@@ -60,7 +60,14 @@ _PACKED_PER_SECOND = 3e9
 _CPU_SHARE = 0.68
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
-_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 3e-4, "transformers": 7e-4, "webgpu": 2e-5}
+_LAYER_SECONDS = {
+    "numba.step": 6e-5,
+    "numba.glue": 5e-4,
+    "gpu": 3e-4,
+    "cuda.step": 2e-5,
+    "transformers": 7e-4,
+    "webgpu": 2e-5,
+}
 #: Instructions of kernels in CUDA C that decode a weight and multiply it with a row: about 4 at most
 #: (``benchmarks/cuda.py``). A peak counts two operations an instruction.
 _CUDA_INSTRUCTIONS = 4.0
@@ -202,10 +209,11 @@ def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
     step = "gpu" if device.kind != "cpu" else step_of(parts)
     if any(map(_multiplies_packed, parts)):
         step = "webgpu"
+    if _is_graph(parts):
+        step = "cuda.step"
     step = "transformers" if subject.borrowed else step
-    layer = device.rates.get(f"layer {step}") or (
-        (step == "numba.step" and instructions.seconds_of_layer(device)) or _LAYER_SECONDS[step]
-    )
+    measured = device.rates.get(f"layer {'gpu' if step == 'cuda.step' else step}")
+    layer = measured or ((step == "numba.step" and instructions.seconds_of_layer(device)) or _LAYER_SECONDS[step])
     if subject.borrowed:
         layer += subject.shape.experts_per_token * device.rates.get("expert transformers", _EXPERT_SECONDS)
         return layer * subject.layers
@@ -222,6 +230,11 @@ def _chunks(depth: int) -> int:
 def _multiplies_packed(group: Group) -> bool:
     """Return whether a kernel of a GPU multiplies the weights as they are packed, in a whole token."""
     return group.rung.startswith("webgpu.")
+
+
+def _is_graph(parts: Iterable[Group]) -> bool:
+    """Return whether a token is a graph of five kernels a layer (``cuda.step``)."""
+    return all(group.rung == "cuda.rows" for group in parts)
 
 
 def step_of(parts: Iterable[Group]) -> str:

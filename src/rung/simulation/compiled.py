@@ -15,14 +15,15 @@ from rung.simulation.simulation import World
 
 
 def install(world: World, patches: Patches) -> None:
-    """Launches them there, and has a graph that captures do the same again."""
+    """Launches them there; a graph that captures launches them when it is replayed."""
 
     def launch(
         place: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
     ) -> None:
         run = partial(fibers.launch, source, kernel, grid, arguments)
-        run()
         if world.capturing is not None:
             world.capturing.keep(run)
+        else:
+            run()
 
     patches.set(driver, "launch", launch)

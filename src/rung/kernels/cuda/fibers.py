@@ -27,6 +27,7 @@ _HEADER = r"""
 #include <setjmp.h>
 #include <string.h>
 #include <ucontext.h>
+#include <utility>
 #define ON_CPU
 #define THREADS_OF_A_BLOCK @threads
 struct alignas(8) uint2 { unsigned x, y; };
@@ -45,22 +46,33 @@ static jmp_buf home, fibers[THREADS_OF_A_BLOCK];
 static char stacks[THREADS_OF_A_BLOCK][1 << 16];
 static unsigned slots[2][THREADS_OF_A_BLOCK];
 static char done[THREADS_OF_A_BLOCK], parity[THREADS_OF_A_BLOCK];
-static int current, running, entered;
+static int current, entered;
+static volatile int running, waiting, opened, round_, last_round;
 static void (*body)(void**);
 static void** given;
 static __attribute__((noinline)) int thread() { return *(volatile int*)&current; }
 #define THREAD thread()
 // _setjmp and _longjmp switch without a call of the system, which swapcontext makes each time
 static __attribute__((noinline)) void turn() { if (!_setjmp(fibers[thread()])) _longjmp(home, 1); }
+static void open() { waiting = 0; opened = opened + 1; last_round = round_; }
 static void enter() {
     for (;;) {  // a fiber lives as long as the library, and computes a thread of each block
         body(given);
         done[thread()] = 1;
-        running--;
+        running = running - 1;
+        if (running && waiting >= running) open();
         turn();
     }
 }
-static void __syncthreads() { turn(); }
+// all threads that have not ended go on together in a round of their own, whatever turns they took before
+static void __syncthreads() {
+    const int mine = opened;
+    waiting = waiting + 1;
+    if (waiting >= running) open();
+    do turn(); while (opened == mine || round_ == last_round);
+}
+static void __threadfence() {}
+static int atomicAdd(int* at, int value) { const int before = *at; *at += value; return before; }
 template <class T> static T SHUFFLE(T value, int distance) {
     T other;
     const int own = thread(), side = parity[own] ^= 1;  // nobody writes to a side before all have read it
@@ -110,25 +122,16 @@ static void launch(unsigned across, unsigned down, void (*call)(void**), void** 
         memset(done, 0, sizeof done);
         memset(parity, 0, sizeof parity);
         running = THREADS_OF_A_BLOCK;
-        while (running)
+        for (waiting = 0; running; round_ = round_ + 1)
             for (int t = 0; t < THREADS_OF_A_BLOCK; t++)
                 if (!done[t]) resume(t);
     }
 }
 
-#define GIVEN(type, i) (*(type*)a[i])
-template <class A, class B, class C, class D, class E> static void unpack(void (*f)(A, B, C, D, E), void** a) {
-    f(GIVEN(A, 0), GIVEN(B, 1), GIVEN(C, 2), GIVEN(D, 3), GIVEN(E, 4));
+template <class... A, size_t... I> static void unpack(void (*f)(A...), void** a, std::index_sequence<I...>) {
+    f(*(A*)a[I]...);
 }
-template <class A, class B, class C, class D, class E, class F, class G, class H>
-static void unpack(void (*f)(A, B, C, D, E, F, G, H), void** a) {
-    f(GIVEN(A, 0), GIVEN(B, 1), GIVEN(C, 2), GIVEN(D, 3), GIVEN(E, 4), GIVEN(F, 5), GIVEN(G, 6), GIVEN(H, 7));
-}
-template <class A, class B, class C, class D, class E, class F, class G, class H, class I>
-static void unpack(void (*f)(A, B, C, D, E, F, G, H, I), void** a) {
-    f(GIVEN(A, 0), GIVEN(B, 1), GIVEN(C, 2), GIVEN(D, 3), GIVEN(E, 4), GIVEN(F, 5), GIVEN(G, 6), GIVEN(H, 7),
-      GIVEN(I, 8));
-}
+template <class... A> static void unpack(void (*f)(A...), void** a) { unpack(f, a, std::index_sequence_for<A...>()); }
 """
 _ENTRY = """
 extern "C" void run_{name}(unsigned across, unsigned down, void** given) {{

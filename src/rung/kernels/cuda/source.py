@@ -50,9 +50,9 @@ def tile_of(count: int) -> int:
 def product(layout: Layout, dtype: str, count: int) -> Source:
     """Return ``multiply`` for ``count`` rows of activations, and ``activations``, which makes what it takes of them."""
     values = {"count": count, "tile": tile_of(count), "threads": THREADS, "blocks": _blocks(layout, count)}
-    kind = _LOOKED_UP if layout.looks_up else _INTEGERS
-    body = Template(_SUMS + kind).substitute(values)
-    return Source(_PRELUDE + _TYPES[dtype] + readers(layout) + body, ("activations", "multiply"))
+    kind = _LOOKED_UP if layout.looks_up else DOTS + _INTEGERS
+    body = Template(SUMS + kind).substitute(values)
+    return Source(PRELUDE + TYPES[dtype] + readers(layout) + body, ("activations", "multiply"))
 
 
 def activation_bytes(layout: Layout, columns: int) -> int:
@@ -64,7 +64,7 @@ def decoding(layout: Layout, dtype: str) -> Source:
     """Return ``decode``: rows of the weight in ``dtype``."""
     kind = _DECODE_LOOKED_UP if layout.looks_up else _DECODE_INTEGERS
     text = _DECODE.replace("$values", kind)
-    return Source(_PRELUDE + _TYPES[dtype] + readers(layout) + text, ("decode",))
+    return Source(PRELUDE + TYPES[dtype] + readers(layout) + text, ("decode",))
 
 
 def _blocks(layout: Layout, count: int) -> str:
@@ -75,7 +75,7 @@ def _blocks(layout: Layout, count: int) -> str:
     return "HEAVY_BLOCKS" if heavy and not layout.looks_up else "BLOCKS"
 
 
-_PRELUDE = r"""
+PRELUDE = r"""
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
 #if defined(ON_CPU)
 #elif defined(__HIP__)
@@ -128,7 +128,7 @@ __device__ __forceinline__ int dot4(int a, int b, int c) {
 #endif
 }
 """
-_TYPES = {
+TYPES = {
     "f32": """
 typedef float value;
 __device__ __forceinline__ float4 read4(const value* x) { return *(const float4*)x; }
@@ -163,27 +163,32 @@ __device__ __forceinline__ void write4(value* y, float4 v) {
 """,
 }
 # sums [COUNT, TILE] of a thread to y [count, rows]
-_SUMS = """
+SUMS = """
 #define COUNT $count
 #define TILE $tile
 #define THREADS $threads
-__device__ __forceinline__ void finish(float* sums, value* __restrict__ y, int first, int rows, int count) {
-    __shared__ float parts[THREADS / 32][COUNT * TILE];
+// the sum over all threads of each of some numbers, which the thread of that number gets
+template <int NUMBERS> __device__ __forceinline__ float total(float* sums) {
+    __shared__ float parts[THREADS / 32][NUMBERS];
     #pragma unroll
-    for (int i = 0; i < COUNT * TILE; i++)
+    for (int i = 0; i < NUMBERS; i++)
         for (int d = 16; d; d /= 2) sums[i] += SHUFFLE(sums[i], d);
     if (THREAD % 32 == 0) {
         #pragma unroll
-        for (int i = 0; i < COUNT * TILE; i++) parts[THREAD / 32][i] = sums[i];
+        for (int i = 0; i < NUMBERS; i++) parts[THREAD / 32][i] = sums[i];
     }
     __syncthreads();
-    if (THREAD < COUNT * TILE) {
-        const int m = blockIdx.y * COUNT + THREAD / TILE, row = first + THREAD % TILE;
-        float sum = 0;
+    float sum = 0;
+    if (THREAD < NUMBERS) {
         #pragma unroll
         for (int w = 0; w < THREADS / 32; w++) sum += parts[w][THREAD];
-        if (m < count && row < rows) y[(long long)m * rows + row] = narrow(sum);
     }
+    return sum;
+}
+__device__ __forceinline__ void finish(float* sums, value* __restrict__ y, int first, int rows, int count) {
+    const float sum = total<COUNT * TILE>(sums);
+    const int m = blockIdx.y * COUNT + THREAD / TILE, row = first + THREAD % TILE;
+    if (THREAD < COUNT * TILE && m < count && row < rows) y[(long long)m * rows + row] = narrow(sum);
 }
 """
 _INTEGERS = """
@@ -224,7 +229,16 @@ extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __rest
         value* __restrict__ y, int rows, int units, int count) {
     const int first = blockIdx.x * TILE;
     float sums[COUNT * TILE] = {};
-    x += blockIdx.y * COUNT * row_vectors(units, 3) + THREAD / 32 * 96 + THREAD % 32;
+    dots(codes, highs, scales, heads, x + blockIdx.y * COUNT * row_vectors(units, 3), sums, first, rows, units);
+    finish(sums, y, first, rows, count);
+}
+"""
+# a thread's part of the products of rows [first, first + TILE), below ``rows``, with int8 activations
+DOTS = """
+__device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32* __restrict__ highs,
+        const void* __restrict__ scales, const void* __restrict__ heads, const uint4* __restrict__ x, float* sums,
+        int first, int rows, int units) {
+    x += THREAD / 32 * 96 + THREAD % 32;
     for (int unit = THREAD; unit < units; unit += THREADS, x += THREADS * 3) {
         u32 c[TILE][8];
         float4 s[TILE];
@@ -264,7 +278,6 @@ extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __rest
             }
         }
     }
-    finish(sums, y, first, rows, count);
 }
 """
 _LOOKED_UP = """

@@ -145,7 +145,13 @@ def _launch(
     tensors: Sequence[Tensor],
     sizes: Sequence[Argument],
 ) -> None:
-    arguments = (*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes)
+    launch(place, source, kernel, grid, (*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes))
+
+
+def launch(
+    place: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
+) -> None:
+    """Launch a kernel where tensors of a device lie."""
     if place.type == "cpu":
         fibers.launch(source, kernel, grid, arguments)
     else:

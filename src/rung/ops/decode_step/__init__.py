@@ -101,6 +101,20 @@ def check_webgpu(case: Case, device: Device) -> Verdict:
     return YES
 
 
+def check_cuda(case: Case, device: Device) -> Verdict:
+    """All weights packed and all layers on this device, and lengths that units of 32 divide."""
+    others = [rung for rung in case.options["linears"] if rung != "cuda.rows"]
+    if others:
+        return no(f"a linear of this model is computed by {others[0]}, which has no kernel in a whole token")
+    if case.options.get("devices", 1) != 1:
+        return no("the layers lie on several devices")
+    _, hidden, feed_forward, _ = case.shape
+    for noun, length in (("hidden", hidden), ("feed_forward", feed_forward), ("head_dim", case.options["head_dim"])):
+        if length % 32:
+            return no(f"{noun} is {length}, no multiple of 32")
+    return YES
+
+
 def check_parts(case: Case, device: Device) -> Verdict:
     """All layers on this device, and no torch that would compute what lies between the products."""
     if case.options.get("devices", 1) != 1:
@@ -143,6 +157,15 @@ LADDER = register_ladder(
                 kinds=("cpu",),
                 formats=("f32", "f16"),
                 check="rung.ops.decode_step:check_parts",
+            ),
+            Rung(
+                "decode_step",
+                "cuda.step",
+                "rung.ops.decode_step.cuda_step:RUNG",
+                kinds=("cuda", "rocm"),
+                needs=("package.torch",),
+                formats=EXAMPLE_FORMATS,
+                check="rung.ops.decode_step:check_cuda",
             ),
             _compiled("numba.glue", "numba_glue", "check_glue", "package.torch"),
             Rung(

@@ -102,6 +102,10 @@ class Pool(Protocol):
     def layer(self, index: int) -> LayerLayout:
         """Return where a layer lies."""
 
+    @property
+    def tensors(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Return keys and values of each layer on a device of torch, [blocks, kv_heads, positions, head_dim]."""
+
     def buffer(self, index: int) -> Any:
         """Return the buffer of a layer whose device holds one for each layer (``rung.kernels.webgpu.memory``)."""
 

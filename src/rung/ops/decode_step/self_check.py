@@ -11,12 +11,11 @@ from rung import formats
 from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.kernels.webgpu import device_blocks, is_webgpu
+from rung.kernels.webgpu import device_blocks, is_webgpu, tensor_device
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.models.decoder_memory import row_bytes
 from rung.ops import LADDERS
-from rung.ops.decode_step import numpy_step
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.weights import Weights
@@ -42,7 +41,7 @@ class _Linear:
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, place))
-        self._encoded = encoded
+        self._encoded, self._place = encoded, place
 
     def encoded(self) -> Encoded:
         return self._encoded
@@ -58,7 +57,7 @@ class _Linear:
         if not self.without_torch:
             import torch
 
-            return np.asarray(self(torch.from_numpy(x)))
+            return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._place))).cpu())
         y: Floats = (self._few if len(x) <= FEW else self._many).multiply(self.state, x)
         return y
 
@@ -72,7 +71,7 @@ class _Embedding:
     def __call__(self, ids: Tensor) -> Tensor:
         import torch
 
-        return torch.from_numpy(self._rows)[ids]
+        return torch.from_numpy(self._rows)[ids.cpu()]
 
     def rows(self, ids: Sequence[int]) -> Floats:
         return self._rows[list(ids)]
@@ -87,7 +86,8 @@ class _Attention:
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
         import torch
 
-        return torch.from_numpy(self.attend(q.numpy(), keys.numpy(), values.numpy(), **options))
+        arrays = (each.cpu().numpy() for each in (q, keys, values))
+        return torch.from_numpy(self.attend(*arrays, **options)).to(q.device)
 
     def attend(self, q: Floats, keys: Floats, values: Floats, **options: Any) -> Floats:
         made: Floats = self._rung.attend(q, keys, values, **options)
@@ -168,14 +168,30 @@ class TinyCache:
         self._memory = np.zeros((*shape[:-1], self.block * row_bytes(head_dim, dtype)), np.uint8)
         self._next = 0
         self._table = np.array([block.ctypes.data for block in self._memory[::-1]], np.int64)
-        if is_webgpu(place):
+        self._place = place
+        self._there: Any = None
+        if place != "cpu":
             first = 0 if pool is None else pool.take()
             if pool is None:
-                self._blocks = device_blocks(place, _CACHES * shape[0], shape[1], self._memory[0, 0].nbytes)
+                self._blocks = self._on_device(_CACHES * shape[0], shape[1])
+            self._there = self._blocks if pool is None else pool._blocks
             self._table = np.arange(first + shape[0], first, -1, dtype=np.int64) - 1
         self._values = np.zeros((*shape, head_dim), np.float32)
         if dtype in _NUMPY:
             self._values = self._memory.view(_NUMPY[dtype]).reshape(*shape, head_dim)
+
+    def _on_device(self, blocks: int, layers: int) -> Any:
+        """Return the memory of all caches on a GPU."""
+        if is_webgpu(self._place):
+            return device_blocks(self._place, blocks, layers, self._memory[0, 0].nbytes)
+        import torch
+
+        return torch.zeros((blocks, self._memory[0].nbytes), dtype=torch.uint8, device=self._place)
+
+    @property
+    def tensors(self) -> list[tuple[Tensor, Tensor]]:
+        """See there."""
+        return [(both[:, 0], both[:, 1]) for both in self._tensors().unbind(1)]
 
     def take(self) -> int:
         """Return the number of the first of two blocks that nobody has."""
@@ -211,14 +227,29 @@ class TinyCache:
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """See there."""
-        self.write_arrays(layer, start, keys.numpy(), values.numpy())
+        self.write_arrays(layer, start, keys.cpu().numpy(), values.cpu().numpy())
+        if self._there is not None:
+            for which, new in enumerate((keys, values)):
+                for at, heads in enumerate(new, start):
+                    self._tensors()[int(self._table[at // self.block]), layer, which, :, at % self.block] = heads
 
     def read(self, layer: int, first: int, end: int) -> tuple[Tensor, Tensor]:
         """See there."""
         import torch
 
-        keys, values = map(torch.from_numpy, self.arrays(layer, first, end))
+        if self._there is None:
+            keys, values = map(torch.from_numpy, self.arrays(layer, first, end))
+            return keys, values
+        blocks = [self._tensors()[int(number), layer] for number in self._table]
+        keys, values = torch.cat(blocks, dim=2).swapaxes(1, 2)[:, first:end]
         return keys, values
+
+    def _tensors(self) -> Tensor:
+        """Return the memory of a device of torch as [blocks, layers, 2, heads, positions, head_dim]."""
+        from rung.kernels.gpu.dtypes import TORCH_DTYPE
+
+        tensor: Tensor = self._there
+        return tensor.view(TORCH_DTYPE[self.dtype]).view(-1, *self._values.shape[1:])
 
 
 def weights(case: Case, place: str) -> Weights:
@@ -257,9 +288,9 @@ def _change(role: str, rank: int, rows: int, columns: int) -> LowRank:
 
 
 def steps(rung: Any, case: Case, place: str = "cpu") -> Floats:
-    """Logits [36, vocabulary] of twelve tokens on a rung of decode_step, with an adapter: one after the other, all at
+    """Logits [46, vocabulary] of twelve tokens on a rung of decode_step, with an adapter: one after the other, all at
     once, and of the last six rows of two sequences in one batch; then of six rows of three sequences, without an
-    adapter, with one and with another."""
+    adapter, with one and with another; and of ten more tokens without one, one after the other."""
     head_dim = int(case.options["head_dim"])
     ids = np.random.default_rng(7).integers(0, VOCABULARY, 12).tolist()
     one = TinyCache(head_dim, case.format, place)
@@ -275,6 +306,7 @@ def steps(rung: Any, case: Case, place: str = "cpu") -> Floats:
     three = list(zip((None, adapter, other), others, strict=True))
     rung.apply(state, [SequenceRows(ids[:7], 0, cache, 0, each) for each, cache in three])
     found.append(rung.apply(state, [SequenceRows(ids[7:10], 7, cache, 2, each) for each, cache in three]).copy())
+    found += [rung.apply(state, [SequenceRows([t], at, others[0], 1)]).copy() for at, t in enumerate(ids[:10], 10)]
     return np.concatenate(found)
 
 
@@ -329,16 +361,18 @@ def _chosen(rung: Any, case: Case, place: str) -> str:
 def check(rung: Rung, case: Case, place: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs.
 
-    ``numpy.step`` is what others are compared with; it is compared with itself, a prompt with one token at a time.
+    ``numpy.step`` is what others are compared with, where torch computes on a GPU ``ref``; it is compared with itself,
+    a prompt with one token at a time.
     """
+    right = LADDERS["decode_step"].rung("numpy.step" if tensor_device(place) == "cpu" else "ref").load()
     got = steps(rung.load(), case, place)
-    want = steps(numpy_step.RUNG, case, place)
+    want = steps(right, case, place)
     if rung.name == "numpy.step":
         want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12], want[30:]])
     exact = is_webgpu(place)
     if reason := _differ(got, want, case.format, exact):
         return reason
-    got, want = (states(each, case, place) for each in (rung.load(), numpy_step.RUNG))
+    got, want = (states(each, case, place) for each in (rung.load(), right))
     reason = _differ(got, want, case.format, exact)
     return f"hidden states: {reason}" if reason else _chosen(rung.load(), case, place)
 

@@ -1,0 +1,42 @@
+"""Arguments of the kernels of a whole token, the structs of ``step_source``."""
+
+from __future__ import annotations
+
+import ctypes
+
+_ADDRESS, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_float
+
+
+class Part(ctypes.Structure):
+    """A weight of a product: its sections, a bias of its rows or none, its rows, and where these begin in it."""
+
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("codes", "highs", "scales", "heads", "bias")),
+        ("rows", _INT),
+        ("first", _INT),
+    )
+
+
+class Product(ctypes.Structure):
+    """A product with activations ``x``: see the kernels for what they take of it."""
+
+    _fields_ = (
+        ("parts", Part * 3),
+        *((name, _ADDRESS) for name in ("x", "y", "hidden", "post", "norm", "made", "counters")),
+        *((name, _INT) for name in ("units", "blocks", "size")),
+        ("epsilon", _FLOAT),
+    )
+
+
+class Attend(ctypes.Structure):
+    """Attention of a layer: q, k and v, the norms of q and k, a rotation, and where the layer lies in the cache.
+
+    ``info`` has the position, and from ``table`` on the numbers of the blocks that the sequence has.
+    """
+
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("qkv", "q_norm", "k_norm", "turn", "keys", "values", "info", "made")),
+        ("block_bytes", _LONG),
+        *((name, _INT) for name in ("head", "row", "heads", "kv_heads", "half", "window", "table", "block")),
+        *((name, _FLOAT) for name in ("scale", "softcap", "epsilon")),
+    )

@@ -1,0 +1,292 @@
+"""CUDA C of a whole token: what lies between the products of a decoder is part of them, or of attention.
+
+A layer is five kernels. A product ends with what comes next: the block that is the last to end, which a counter tells,
+adds, norms and quantizes the hidden states for the product behind it; where 32 rows of the gated activation are there,
+the last of their blocks quantizes these. Attention turns, stores and attends for a head in a block. All is float32 but
+codes and activations of products, which are int8 with a scale for 32 columns (``source``), and the cache.
+
+The structs are those of ``step_arguments``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import Template
+
+from rung.kernels.cuda.layouts import Layout
+from rung.kernels.cuda.readers import readers
+from rung.kernels.cuda.source import DOTS, PRELUDE, SUMS, THREADS, TYPES, Source, tile_of
+
+#: Rows of weights of a block, and weights that a product has at most: q, k and v.
+TILE = tile_of(1)
+MOST_PARTS = 3
+_UNDEFINED = "#undef OFFSET\n#undef PARTS\n#undef ADDS\n#undef FACTOR\n"
+_NAMES = ("read_codes", "read_scales", "dots")
+
+
+def sums(layouts: Sequence[Layout]) -> Source:
+    """Return ``store``, products of weights with these layouts to float32, and ``add``, to the hidden states."""
+    parts = "".join(_PART.replace("@", str(n)) for n in range(len(layouts)))
+    text = _dots(layouts) + _PRODUCT + _SUM.replace("$parts", parts)
+    return Source(_head() + text, ("store", "add"))
+
+
+def gated(layouts: Sequence[Layout], activation: str) -> Source:
+    """Return ``gate``: the product of two weights of as many rows, ``activation(first) * second``, quantized."""
+    text = _dots(layouts) + _PRODUCT + _GATE.replace("$activation", _ACTIVATIONS[activation])
+    return Source(_head() + text, ("gate",))
+
+
+def attention(head_dim: int, interleaved: bool, dtype: str) -> Source:
+    """Return ``attend``, for heads of a multiple of 32 values and a cache in f32 or f16."""
+    values = {"size": head_dim, "interleaved": int(interleaved), "threads": THREADS}
+    text = TYPES[dtype] + _NUMBER[dtype] + _ATTEND
+    return Source(PRELUDE + f"#define THREADS {THREADS}\n" + _QUANTIZE + Template(text).substitute(values), ("attend",))
+
+
+def norms() -> Source:
+    """Return ``norm_hidden``: hidden states before the first layer, normed and quantized."""
+    return Source(_head() + _PRODUCT + _NORM, ("norm_hidden",))
+
+
+def _head() -> str:
+    values = {"count": 1, "tile": TILE, "threads": THREADS, "blocks": 4}
+    return PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + _QUANTIZE
+
+
+def _dots(layouts: Sequence[Layout]) -> str:
+    """Return ``dots_0`` and so on, of each layout."""
+    text = ""
+    for number, layout in enumerate(layouts):
+        own = _UNDEFINED + readers(layout) + DOTS
+        for name in _NAMES:
+            own = own.replace(f"{name}(", f"{name}_{number}(")
+        text += own
+    return text
+
+
+# 32 threads of a warp bring a unit of activations to int8 as ``activations`` of ``source`` does
+_QUANTIZE = r"""
+__device__ __forceinline__ void quantize(float v, int unit, uint4* made) {
+    float most = fabsf(v);
+    for (int d = 16; d; d /= 2) {
+        const float other = SHUFFLE(most, d);
+        most = most > other || most != most ? most : other;
+    }
+    const float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : 0.0f;
+    const int lane = THREAD % 32, code = rintf(v * inverse);
+    int sum = code;
+    for (int d = 8; d; d /= 2) sum += SHUFFLE(sum, d);
+    const int other = SHUFFLE(sum, 16);
+    uint4* row = made + unit / 32 * 96 + unit % 32;
+    ((signed char*)(row + lane / 16 * 32))[lane % 16] = (signed char)code;
+    if (lane == 0) {
+        float4 about = {scale, 0, 0, 0};
+        ((int*)&about)[1] = sum; ((int*)&about)[2] = other;
+        ((float4*)row)[64] = about;
+    }
+}
+"""
+_PRODUCT = r"""
+struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
+    int rows; int first; };
+struct Product { Part parts[3]; const uint4* x; float* y; float* hidden; const float* post; const float* norm;
+    uint4* made; int* counters; int units; int blocks; int size; float epsilon; };
+
+// whether this block is the last of so many to come here; what the others wrote can be read then, not from the L1
+__device__ __forceinline__ bool is_last(int* counter, int blocks) {
+    __shared__ int last;
+    __threadfence();
+    __syncthreads();
+    if (THREAD == 0) {
+        last = atomicAdd(counter, 1) == blocks - 1;
+        if (last) *counter = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+__device__ __forceinline__ float inverse_norm(float squares, int size, float epsilon) {
+    __shared__ float found;
+    float one[1] = {squares};
+    const float sum = total<1>(one);
+    if (THREAD == 0) found = 1.0f / sqrtf(sum / (float)size + epsilon);
+    __syncthreads();
+    const float inverse = found;
+    __syncthreads();
+    return inverse;
+}
+// hidden += post norm of y, where there is one; then the norm of hidden as int8
+__device__ void finish_hidden(const Product& p) {
+    volatile float* hidden = p.hidden;
+    volatile const float* y = p.y;
+    float squares = 0;
+    if (p.post) {
+        for (int i = THREAD; i < p.size; i += THREADS) squares = fmaf(y[i], y[i], squares);
+        const float inverse = inverse_norm(squares, p.size, p.epsilon);
+        for (int i = THREAD; i < p.size; i += THREADS) hidden[i] = hidden[i] + y[i] * inverse * p.post[i];
+    }
+    squares = 0;
+    for (int i = THREAD; i < p.size; i += THREADS) squares = fmaf(hidden[i], hidden[i], squares);
+    const float inverse = inverse_norm(squares, p.size, p.epsilon);
+    for (int unit = THREAD / 32; unit < p.size / 32; unit += THREADS / 32) {
+        const int i = 32 * unit + THREAD % 32;
+        quantize(hidden[i] * inverse * p.norm[i], unit, p.made);
+    }
+}
+"""
+_PART = """    {
+        const Part& w = p.parts[@];
+        const int blocks = (w.rows + TILE - 1) / TILE;
+        if (block >= 0 && block < blocks) {
+            dots_@(w.codes, w.highs, w.scales, w.heads, p.x, sums, block * TILE, w.rows, p.units);
+            own = block * TILE + THREAD; row = start + own; there = THREAD < TILE && own < w.rows; bias = w.bias;
+        }
+        block -= blocks; start += w.rows;
+    }
+"""
+_SUM = """
+__device__ __forceinline__ bool product(const Product& p, int& row, float& sum) {
+    int block = blockIdx.x, start = 0, own = 0;
+    bool there = false;
+    const float* bias = 0;
+    float sums[TILE] = {};
+$parts    sum = total<TILE>(sums);
+    if (there && bias) sum += bias[own];
+    return there;
+}
+extern "C" __global__ void BOUNDS(THREADS, 4) store(Product p) {
+    int row = 0;
+    float sum;
+    if (product(p, row, sum)) p.y[row] = sum;
+}
+extern "C" __global__ void BOUNDS(THREADS, 4) add(Product p) {
+    int row = 0;
+    float sum;
+    if (product(p, row, sum)) {
+        if (p.post) p.y[row] = sum;
+        else p.hidden[row] += sum;
+    }
+    if (is_last(p.counters, p.blocks)) finish_hidden(p);
+}
+"""
+_ACTIVATIONS = {
+    "silu": "x / (1.0f + expf(-x))",
+    "gelu_tanh": "0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)))",
+}
+_GATE = """
+__device__ __forceinline__ float activation(float x) { return $activation; }
+extern "C" __global__ void BOUNDS(THREADS, 4) gate(Product p) {
+    const int first = blockIdx.x * TILE, unit = first / 32;
+    const Part &a = p.parts[0], &b = p.parts[1];
+    float sums[2 * TILE] = {};
+    dots_0(a.codes, a.highs, a.scales, a.heads, p.x, sums, a.first + first, a.first + a.rows, p.units);
+    dots_1(b.codes, b.highs, b.scales, b.heads, p.x, sums + TILE, b.first + first, b.first + b.rows, p.units);
+    float sum = total<2 * TILE>(sums);
+    const int row = first + THREAD % TILE;
+    if (THREAD < 2 * TILE) {
+        const Part& own = THREAD < TILE ? a : b;
+        if (own.bias) sum += own.bias[row];
+    }
+    const float other = SHUFFLE(sum, TILE);
+    if (THREAD < TILE) p.y[row] = activation(sum) * other;
+    if (is_last(p.counters + unit, 32 / TILE) && THREAD < 32)
+        quantize(((volatile const float*)p.y)[32 * unit + THREAD], unit, p.made);
+}
+"""
+_NORM = """
+extern "C" __global__ void norm_hidden(Product p) { finish_hidden(p); }
+"""
+_NUMBER = {
+    "f32": "__device__ __forceinline__ float wide(value v) { return v; }\n",
+    "f16": "__device__ __forceinline__ float wide(value v) { return from_half(v); }\n",
+}
+_ATTEND = r"""
+#define SIZE $size
+#define LANES (SIZE / 32)
+#define THREADS $threads
+#define WARPS (THREADS / 32)
+struct Attend { const float* qkv; const float* q_norm; const float* k_norm; const float* turn; char* keys;
+    char* values; const int* info; uint4* made; long long block_bytes; int head; int row;
+    int heads; int kv_heads; int half; int window; int table; int block; float scale; float softcap; float epsilon; };
+
+// where keys or values of a head lie at a position, in bytes behind those of the layer: a sequence mostly has one block
+__device__ __forceinline__ long long place(const Attend& p, int kv, int at) {
+    const int number = at < p.block ? 0 : at / p.block;
+    const long long block = p.info[p.table + number] * p.block_bytes;
+    return block + (long long)kv * p.head + (long long)(at - number * p.block) * p.row;
+}
+
+extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
+    __shared__ float both[2][SIZE], given[SIZE];
+    __shared__ float tops[WARPS], weights[WARPS], found[WARPS][SIZE];
+    const int h = blockIdx.x, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
+    const int position = p.info[0];
+    float* q = both[0];
+    float* k = both[1];
+    if (warp < 2) {
+        const float* x = p.qkv + (warp == 0 ? h : p.heads + kv) * SIZE;
+        const float* norm = warp == 0 ? p.q_norm : p.k_norm;
+        float inverse = 1.0f, squares = 0.0f;
+        for (int j = 0; j < LANES; j++) squares = fmaf(x[lane + 32 * j], x[lane + 32 * j], squares);
+        for (int d = 16; d; d /= 2) squares += SHUFFLE(squares, d);
+        if (norm) inverse = 1.0f / sqrtf(squares / (float)SIZE + p.epsilon);
+        for (int j = 0; j < LANES; j++) {
+            const int i = lane + 32 * j;
+            both[warp][i] = norm ? x[i] * inverse * norm[i] : x[i];
+        }
+    }
+    __syncthreads();
+    for (int i = THREAD; i < 2 * p.half; i += THREADS) {
+        float* x = both[i / p.half];
+        const int n = i % p.half, a = $interleaved ? 2 * n : n, b = $interleaved ? 2 * n + 1 : n + p.half;
+        const float c = p.turn[n], s = p.turn[p.half + n], one = x[a] * c - x[b] * s, two = x[b] * c + x[a] * s;
+        x[a] = one; x[b] = two;
+    }
+    __syncthreads();
+    const long long here = place(p, kv, position);
+    for (int i = THREAD; i < SIZE; i += THREADS) {
+        const value key = narrow(k[i]), v = narrow(p.qkv[(p.heads + p.kv_heads + kv) * SIZE + i]);
+        k[i] = wide(key); given[i] = wide(v);
+        if (h % (p.heads / p.kv_heads) == 0) {
+            ((value*)(p.keys + here))[i] = key;
+            ((value*)(p.values + here))[i] = v;
+        }
+    }
+    __syncthreads();
+    float top = -3.4e38f, weight = 0.0f, sums[LANES] = {};
+    const int first = p.window && position >= p.window ? position + 1 - p.window : 0;
+    for (int at = first + warp; at <= position; at += WARPS) {
+        const bool own = at == position;
+        const long long there = place(p, kv, at);
+        const value *key = (const value*)(p.keys + there), *v = (const value*)(p.values + there);
+        float score = 0.0f;
+        for (int j = 0; j < LANES; j++) {
+            const int i = lane + 32 * j;
+            score = fmaf(q[i], own ? k[i] : wide(key[i]), score);
+        }
+        for (int d = 16; d; d /= 2) score += SHUFFLE(score, d);
+        score *= p.scale;
+        if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
+        const float higher = fmaxf(top, score), kept = expf(top - higher), now = expf(score - higher);
+        top = higher; weight = fmaf(weight, kept, now);
+        for (int j = 0; j < LANES; j++) {
+            const int i = lane + 32 * j;
+            sums[j] = fmaf(now, own ? given[i] : wide(v[i]), sums[j] * kept);
+        }
+    }
+    for (int j = 0; j < LANES; j++) found[warp][lane + 32 * j] = sums[j];
+    if (lane == 0) { tops[warp] = top; weights[warp] = weight; }
+    __syncthreads();
+    for (int j = warp; j < LANES; j += WARPS) {
+        float most = tops[0], all = 0.0f, sum = 0.0f;
+        for (int w = 1; w < WARPS; w++) most = fmaxf(most, tops[w]);
+        for (int w = 0; w < WARPS; w++) {
+            const float share = expf(tops[w] - most);
+            all = fmaf(share, weights[w], all);
+            sum = fmaf(share, found[w][lane + 32 * j], sum);
+        }
+        quantize(sum / all, h * LANES + j, p.made);
+    }
+}
+"""

@@ -1,0 +1,247 @@
+"""Whole tokens on NVIDIA and AMD GPUs through torch: five kernels in CUDA C a layer, launched as one graph.
+
+One row at a time; rows with adapters, prompts, and hidden states that somebody wants are the network's in torch, whose
+cache it is. What changes from token to token is copied to one place before: the kernels and their arguments stay.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung.formats.codec import Floats
+from rung.kernels.cuda.arguments import Argument
+from rung.kernels.cuda.source import Source, activation_bytes
+from rung.kernels.cuda.step_arguments import Attend, Part, Product
+from rung.kernels.cuda.step_source import TILE, attention, gated, norms, sums
+from rung.kernels.gpu.cuda_products import Weight, launch
+from rung.kernels.webgpu.layouts import UNIT
+from rung.ops.decode_step.glue import TorchGlue
+from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.parts import Cache, Pool, SequenceRows, read_each
+from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+from rung.ops.linear.cuda_rows import Packed
+
+
+class Launch(NamedTuple):
+    """A kernel, its blocks and its argument."""
+
+    source: Source
+    kernel: str
+    blocks: int
+    argument: Argument
+
+
+class Program:
+    """The kernels of a token with their buffers, none of which moves."""
+
+    def __init__(self, weights: Weights, pool: Pool) -> None:
+        self.weights, self.pool, shape = weights, pool, weights.shape
+        self.place = torch.device(weights.layers[0].device)
+        self._kept: list[Tensor] = []
+        turns = [2 * len(each.inverse) for each in weights.frequencies]
+        #: Where rotations begin behind the hidden state, and position and blocks behind these.
+        self.turns = [shape.hidden + sum(turns[:n]) for n in range(len(turns) + 1)]
+        #: Hidden state, rotations, position and blocks of the sequence, all written before a token.
+        self.per_sequence = -(-pool.context // pool.block)
+        self.input = self._floats(self.turns[-1] + 1 + pool.groups * self.per_sequence)
+        self._host = np.zeros(len(self.input), np.float32)
+        self.made, self.mixed, self.inner = (
+            self._zeros(activation_bytes(_weight(weights.head).layout, columns), torch.uint8)
+            for columns in (shape.hidden, shape.heads * shape.head_dim, shape.feed_forward)
+        )
+        self.qkv = self._floats((shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+        self.added, self.wide = self._floats(shape.hidden), self._floats(shape.feed_forward)
+        self.logits = self._floats(shape.vocabulary)
+        self.counters = self._zeros(max(shape.feed_forward // UNIT, 1), torch.int32)
+        self._launches = self._all()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm = self._alone = self.place.type != "cuda"
+
+    def token(self, token: int, position: int, cache: Cache) -> Floats:
+        """Return logits [1, vocabulary] after a token, whose keys and values are written into the cache."""
+        shape, host = self.weights.shape, self._host
+        host[: shape.hidden] = self.weights.look_up.rows([token])[0] * np.float32(shape.embedding_scale)
+        for frequencies, at in zip(self.weights.frequencies, self.turns, strict=False):
+            turn = np.concatenate(frequencies.table([position]), axis=1)[0]
+            host[at : at + len(turn)] = turn
+        count = position // self.pool.block + 1
+        info = host[self.turns[-1] :].view(np.int32)
+        info[0] = position
+        for group in range(self.pool.groups):
+            blocks = (ctypes.c_int64 * count).from_address(cache.table(group))
+            info[1 + group * self.per_sequence :][:count] = blocks
+        self.input.copy_(torch.from_numpy(host))
+        self._run()
+        logits: Floats = self.logits.to("cpu").numpy()[None]
+        if shape.logit_softcap is not None:
+            logits = np.tanh(logits / np.float32(shape.logit_softcap)) * np.float32(shape.logit_softcap)
+        return logits
+
+    def _run(self) -> None:
+        """Replay the graph; the first token compiles its kernels, the second one is captured."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._alone or not self._warm:
+            self._warm = True
+            self._launch()
+        else:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    self._launch()
+            except RuntimeError:  # nothing ran: a driver that captures nothing launches them one by one
+                self._alone = True
+                self._launch()
+                return
+            self._graph = graph
+            graph.replay()
+
+    def _launch(self) -> None:
+        for each in self._launches:
+            launch(self.place, each.source, each.kernel, (each.blocks, 1), (each.argument,))
+
+    def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(count, dtype=dtype, device=self.place)
+
+    def _floats(self, count: int) -> Tensor:
+        return self._zeros(-(-count // 4) * 4, torch.float32)[:count]
+
+    def _there(self, values: Floats | None) -> int | None:
+        """Return the address of float32 values on the device, None for none."""
+        if values is None:
+            return None
+        self._kept.append(torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(self.place))
+        return self._kept[-1].data_ptr()
+
+    def _all(self) -> list[Launch]:
+        layers = self.weights.layers
+        after = [*(layer.attention_norm for layer in layers[1:]), self.weights.norm]
+        first = self._product((), self.made, norm=layers[0].attention_norm)
+        found = [Launch(norms(), "norm_hidden", 1, first)]
+        for layer, norm in zip(layers, after, strict=True):
+            found += self._layer(layer, norm)
+        return [*found, self._store([self.weights.head], self.logits)]
+
+    def _layer(self, layer: LayerWeights, after: Floats) -> list[Launch]:
+        """Return the kernels of a layer, which ends with the norm ``after`` it."""
+        shape, widen = self.weights.shape, layer.widen
+        gate = self._product(widen, self.made, self.wide, made=self.inner)
+        layouts = [_weight(each).layout for each in (widen[0], widen[-1])]
+        if len(widen) == 1:
+            gate.parts[0].rows = shape.feed_forward
+            gate.parts[1] = Part.from_buffer_copy(gate.parts[0])
+            gate.parts[1].first = shape.feed_forward
+            gate.parts[1].bias = gate.parts[0].bias and gate.parts[0].bias + 4 * shape.feed_forward
+        return [
+            self._store(layer.inputs, self.qkv),
+            self._attend(layer),
+            self._add(layer.output, self.mixed, layer.attention_post_norm, layer.mlp_norm),
+            Launch(gated(layouts, shape.activation), "gate", shape.feed_forward // TILE, gate),
+            self._add(layer.narrow, self.inner, layer.mlp_post_norm, after),
+        ]
+
+    def _store(self, linears: Sequence[Biased], y: Tensor) -> Launch:
+        found = self._product(linears, self.made, y)
+        return Launch(sums([_weight(each).layout for each in linears]), "store", found.blocks, found)
+
+    def _add(self, linear: Biased, x: Tensor, post: Floats | None, norm: Floats) -> Launch:
+        found = self._product([linear], x, self.added, post, norm)
+        return Launch(sums([_weight(linear).layout]), "add", found.blocks, found)
+
+    def _product(
+        self,
+        linears: Sequence[Biased],
+        x: Tensor,
+        y: Tensor | None = None,
+        post: Floats | None = None,
+        norm: Floats | None = None,
+        made: Tensor | None = None,
+    ) -> Product:
+        found = Product(
+            x=x.data_ptr(), y=None if y is None else y.data_ptr(), hidden=self.input.data_ptr(),
+            post=self._there(post), norm=self._there(norm), made=(self.made if made is None else made).data_ptr(),
+            counters=self.counters.data_ptr(), size=self.weights.shape.hidden, epsilon=self.weights.shape.norm_epsilon,
+        )  # fmt: skip
+        for number, each in enumerate(linears):
+            weight = _weight(each)
+            found.parts[number] = Part(
+                *(section.data_ptr() for section in weight.sections), self._there(each.bias), weight.shape[0], 0
+            )
+            found.units = weight.units
+            found.blocks += -(-weight.shape[0] // TILE)
+        return found
+
+    def _attend(self, layer: LayerWeights) -> Launch:
+        shape, lies = self.weights.shape, self.pool.layer(layer.index)
+        rope, (keys, values) = self.weights.frequencies[layer.rope], self.pool.tensors[layer.index]
+        found = Attend(
+            qkv=self.qkv.data_ptr(), q_norm=self._there(layer.q_norm), k_norm=self._there(layer.k_norm),
+            turn=self.input.data_ptr() + 4 * self.turns[layer.rope], keys=keys.data_ptr(), values=values.data_ptr(),
+            info=self.input.data_ptr() + 4 * self.turns[-1], made=self.mixed.data_ptr(),
+            block_bytes=keys.stride(0) * keys.itemsize, head=lies.head, row=lies.row,
+            heads=shape.heads, kv_heads=shape.kv_heads, half=len(rope.inverse), window=layer.window or 0,
+            table=1 + lies.group * self.per_sequence, block=self.pool.block, scale=shape.attention_scale,
+            softcap=shape.attention_softcap or 0.0, epsilon=shape.norm_epsilon,
+        )  # fmt: skip
+        return Launch(attention(shape.head_dim, rope.interleaved, self.pool.dtype), "attend", shape.heads, found)
+
+
+class State:
+    """A model on a GPU: the network in torch, and the program of a token where its weights have one."""
+
+    def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
+        self.network = Network(weights, TorchGlue(weights.shape), threads)
+        self.program = Program(weights, pool) if all(map(_is_integers, weights.linears)) else None
+
+
+def _weight(linear: Biased) -> Weight:
+    state = linear.linear.state  # type: ignore[attr-defined]  # of a rung whose packing is cuda
+    assert isinstance(state, Packed), "check_cuda lets no other linear come here"
+    return state.weight
+
+
+def _is_integers(bound: tuple[Biased, str]) -> bool:
+    """Return whether codes are integers, with activations in int8."""
+    return not _weight(bound[0]).layout.looks_up
+
+
+class Step:
+    """See ``rung.ops.decode_step``."""
+
+    block = 0
+
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
+        """Make the buffers and arguments of the kernels."""
+        return State(weights, pool, threads)
+
+    def same_bytes(self, state: State) -> bool:
+        """Return False: prompts are multiplied by libraries."""
+        return False
+
+    def rows_without_torch(self, state: State) -> int | None:
+        """Return 0: memory is torch's."""
+        return 0
+
+    def look_ahead(self, state: State) -> int:
+        """Return 0: tokens are chosen from the logits."""
+        return 0
+
+    def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
+        """Return logits [wanted, vocabulary] f32."""
+        found = [np.empty((0, state.network.shape.vocabulary), np.float32)]
+        for rows in batch:
+            if state.program is None or len(rows.tokens) > 1 or rows.adapter is not None or rows.states is not None:
+                found.append(read_each(state.network, [rows]))
+                continue
+            logits = state.program.token(rows.tokens[0], rows.start, rows.cache)
+            found.append(logits[: rows.logits])
+        return np.concatenate(found)
+
+
+RUNG = Step()
