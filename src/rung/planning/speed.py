@@ -58,6 +58,9 @@ _PACKED_PER_SECOND = 3e9
 #: The share of the bandwidth that a maker names that a CPU reads: llama.cpp reached 0.46 to 0.75 on eight of them
 #: (docs/cpus.md), and no measurement of rung on them is known.
 _CPU_SHARE = 0.68
+#: Instructions of kernels in CUDA C that decode a weight and multiply it with a row: about 4 at most
+#: (``benchmarks/cuda.py``). A peak counts two operations an instruction.
+_CUDA_INSTRUCTIONS = 4.0
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
 _LAYER_SECONDS = {
@@ -68,9 +71,6 @@ _LAYER_SECONDS = {
     "transformers": 7e-4,
     "webgpu": 2e-5,
 }
-#: Instructions of kernels in CUDA C that decode a weight and multiply it with a row: about 4 at most
-#: (``benchmarks/cuda.py``). A peak counts two operations an instruction.
-_CUDA_INSTRUCTIONS = 4.0
 #: The same of each expert that a token visits in a network that transformers builds.
 _EXPERT_SECONDS = 1.3e-4
 #: The same of a chunk of a prompt, where nothing is measured.
