@@ -116,7 +116,7 @@ def test_what_a_run_is_made_of_is_found_again_from_anywhere(tmp_path, monkeypatc
 
 def test_what_is_on_the_command_line_is_asked_for_also_where_it_is_the_default(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(training, "train", lambda settings, out, **more: asked.append(more["given"]) or refuse())
+    monkeypatch.setattr(training, "train", lambda settings, out, **more: asked.append(more["typed"]) or refuse())
     ended(capsys, "train", "demo", "--out", tmp_path / "run", "--seed", "42", "--time", "30m")
     assert asked == [{"scene", "out", "seed", "seconds"}]
 

@@ -60,7 +60,7 @@ RATE = r"[\d.]+ tokens/s"
         ("gemma-2b", "p2200", {"formats": ("f16",)}, f"{GEMMA} Quadro P2200: not with f16; it runs with q8_0 .*"),
         ("gemma-2b", "p2200", {"context": 8192}, f"{GEMMA} Quadro P2200: yes, with q8_0 and 8,192 tokens .*"),
         ("gemma-2b", "t4", {"training": "lora"}, f"{GEMMA} Tesla T4: yes, training fits with f16, .*"),
-        ("gemma-2b", "rtx a6000", {}, f"{GEMMA}n RTX A6000: yes, with bf16 .*"),
+        ("gemma-2b", "rtx a6000", {}, f"{GEMMA}n RTX A6000: yes, with q8_0 .*"),
     ],
 )  # fmt: skip
 def test_the_sentence_answers_and_names_the_card(model, card, asked, said):
@@ -286,7 +286,7 @@ def test_no_speed_is_above_what_the_memory_allows():
 
 def test_llama_cpp_is_named_where_it_is_faster_with_a_command():
     known = ask("llama 3.1 8b", "3060", formats=("q4_k_m",)).choices[0].speed
-    assert known.slower
+    assert not known.slower
     assert 50 <= known.llama_cpp.tokens_per_second <= 65
     assert "discussions/15013" in known.llama_cpp.source
     assert known.llama_cpp.command == "llama-server -hf unsloth/Llama-3.1-8B-Instruct-GGUF:Q4_K_M -ngl 99 -c 4096"

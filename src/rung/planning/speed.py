@@ -232,9 +232,9 @@ def _multiplies_packed(group: Group) -> bool:
     return group.rung.startswith("webgpu.")
 
 
-def _is_graph(parts: Iterable[Group]) -> bool:
+def _is_graph(parts: Sequence[Group]) -> bool:
     """Return whether a token is a graph of five kernels a layer (``cuda.step``)."""
-    return all(group.rung == "cuda.rows" for group in parts)
+    return bool(parts) and all(group.rung == "cuda.rows" for group in parts)
 
 
 def step_of(parts: Iterable[Group]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -56,6 +56,16 @@ class Weight:
     def units(self) -> int:
         """Units of 32 columns."""
         return self.shape[1] // UNIT
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight on a GPU, the dtype that many rows are multiplied in, and what the weight was made of: a part of a
+    mapped file, which takes no memory."""
+
+    weight: Weight
+    dtype: torch.dtype
+    source: Encoded = field(repr=False)
 
 
 def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:

@@ -161,7 +161,7 @@ LADDER = register_ladder(
             Rung(
                 "decode_step",
                 "cuda.step",
-                "rung.ops.decode_step.cuda_step:RUNG",
+                "rung.ops.decode_step.cuda.step:RUNG",
                 kinds=("cuda", "rocm"),
                 needs=("package.torch",),
                 formats=EXAMPLE_FORMATS,

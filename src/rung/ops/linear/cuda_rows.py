@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
 from rung.formats import Encoded
 from rung.kernels.gpu import cuda_products
-from rung.kernels.gpu.cuda_products import Weight
+from rung.kernels.gpu.cuda_products import Packed
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """A weight on a GPU, the dtype that many rows are multiplied in, and what the weight was made of: a part of a
-    mapped file, which takes no memory."""
-
-    weight: Weight
-    dtype: torch.dtype
-    source: Encoded = field(repr=False)
 
 
 class Rows:

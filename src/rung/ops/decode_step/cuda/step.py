@@ -19,13 +19,12 @@ from rung.kernels.cuda.arguments import Argument
 from rung.kernels.cuda.source import Source, activation_bytes
 from rung.kernels.cuda.step_arguments import Attend, Part, Product
 from rung.kernels.cuda.step_source import TILE, attention, gated, norms, sums
-from rung.kernels.gpu.cuda_products import Weight, launch
+from rung.kernels.gpu.cuda_products import Packed, Weight, launch
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.decode_step.glue import TorchGlue
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.parts import Cache, Pool, SequenceRows, read_each
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
-from rung.ops.linear.cuda_rows import Packed
 
 
 class Launch(NamedTuple):

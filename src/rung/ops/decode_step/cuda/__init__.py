@@ -1,0 +1,1 @@
+"""Whole tokens by kernels in CUDA C."""
