@@ -36,7 +36,7 @@ from rung.planning.memory import computes, uncertainty
 from rung.planning.pipeline import PlannedPhase, inputs_of, phase_on
 from rung.planning.placement import Arrangement, arrange, arrangements, computable
 from rung.planning.solve import SIXTEEN, cache_reasons, choose, verdict_of
-from rung.planning.speed import READING_SPEED, at_reading_speed, has_kernel
+from rung.planning.speed import READING_SPEED, at_reading_speed, decodes, has_kernel
 from rung.planning.training import trainable, training_use
 from rung.planning.weight_plan import WIDER, Storage, storage_name
 from rung.planning.weight_plan_cache import WeightPlan
@@ -246,7 +246,9 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
         peer = llama_cpp_speed(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
     most = None if most is None else float(f"{most:.3g}")
     levels = (instructions.level(device) for _, device, _ in arrangement.parts if device.kind == "cpu")
-    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, peer, next(levels, ""))
+    level = next(levels, "")
+    decoded = any(decodes(each) for plan, _, _ in arrangement.parts for each in plan.groups)
+    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, peer, level, decoded)
 
 
 def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:

@@ -149,8 +149,12 @@ def has_kernel(group: Group, device: Device) -> bool:
 
     How long that takes is the same guess for every processor, so that no speed follows from it.
     """
-    decodes = group.rung in DECODING and group.format not in _FLOATS
-    return device.kind != "cpu" or not decodes or f"{group.rung} {group.format}" in device.rates
+    return device.kind != "cpu" or not decodes(group) or f"{group.rung} {group.format}" in device.rates
+
+
+def decodes(group: Group) -> bool:
+    """Return whether quantized weights are decoded before each product, not multiplied as they are stored."""
+    return group.rung in DECODING and group.format not in _FLOATS
 
 
 def bound(
@@ -312,7 +316,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
         counted = 2 * (shaders.of(group.format) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
         return max(seconds, group.count * counted / _peak_of("f32", device))
-    if group.rung in DECODING and group.format not in _FLOATS:
+    if decodes(group):
         if f"{group.rung} {group.format}" in device.rates:
             return seconds
         if device.kind == "cpu":

@@ -39,7 +39,8 @@ class Speed(Value):
 
     ``reason`` says why there is none where there could be one; ``bound_tokens_per_second`` is what the memory allows at
     most while decoding; ``llama_cpp`` is that program on the same card; ``level`` that of the CPU instructions which it
-    is computed with, empty where no CPU computes or where its level is not known.
+    is computed with, empty where no CPU computes or where its level is not known; ``decodes`` where quantized weights
+    are decoded before each product.
     """
 
     prefill_tokens_per_second: float | None
@@ -50,6 +51,7 @@ class Speed(Value):
     bound_tokens_per_second: float | None = None
     llama_cpp: LlamaCpp | None = None
     level: str = ""
+    decodes: bool = False
 
     @property
     def slower(self) -> bool:

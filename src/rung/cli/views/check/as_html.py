@@ -56,8 +56,8 @@ def _device(answer: Answer, key: str) -> str:
     there = [(number, choice) for number, choice in enumerate(answer.choices) if choice.device == key]
     there.sort(key=lambda pair: (pair[0] != best, not pair[1].verdict))
     others = [each for each in answer.alternatives if each.instead_of == key]
-    rows = [_rows(answer, each.choice, each.label, each is others[0]) for each in others]
-    rows += [_rows(answer, choice, choice.column, number == best) for number, choice in there]
+    rows = [_rows(each.choice, each.label, each is others[0]) for each in others]
+    rows += [_rows(choice, choice.column, number == best) for number, choice in there]
     rows_table = table(("", "format", "memory", "tokens/s", "quality"), rows)
     lost = "" if others or best is not None else _help(answer)
     return f"<h2>{escape(answer.name(key))}</h2>\n{rows_table}{lost}"
@@ -77,14 +77,14 @@ def _pace(choice: Choice) -> str:
     return f'<td class="number">{shown}{bound}</td>'
 
 
-def _rows(answer: Answer, choice: Choice, name: str, best: bool) -> str:
+def _rows(choice: Choice, name: str, best: bool) -> str:
     """Two lines of a table: the choice, and below it why, its command, and the rest on a click."""
     cells = f"{_cells(choice, name)}{_pace(choice)}<td>{grade(choice.error_db)}</td>"
     notes = [f"<small>{escape(choice.verdict.reason)}</small>"] if choice.verdict.reason else []
     command = f"<code>{escape(choice.command)}</code>" if choice.command else ""
     notes += [command] if best and command else []
     if best and choice.speed.slower and choice.speed.llama_cpp:
-        words, faster = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}", choice.speed.llama_cpp.command
+        words, faster = f"{slower_why(choice)}; {llama_cpp_words(choice)}", choice.speed.llama_cpp.command
         shown = f":</small> <code>{escape(faster)}</code>" if faster else ", from a GGUF file</small>"
         notes.append(f"<small>{escape(words)}{shown}")
     items = "".join(

@@ -166,7 +166,7 @@ def _best(answer: Answer, details: bool) -> list[str]:
         lines.append(f"→ {answer.name(device)}: {best.format}" + (f"   {best.command}" if best.command else ""))
         lines += [_ON_ONE] if _split_elsewhere(best) else []
         lines += [] if details else _pieces("  ", gist(best))
-        lines += faster(answer, best) or faster(answer, _slower(answer, device))
+        lines += faster(best) or faster(_slower(answer, device))
     return lines
 
 
@@ -195,15 +195,15 @@ def _instead(answer: Answer, device: str) -> list[str]:
     lines = [f"→ {name}: nothing runs as asked; this does"]
     lines += columns(("   ", "", "memory", "", "tokens/s", "at most", "quality"), rows)
     lines += [f"  {number}  {other.choice.command}" for number, other in enumerate(others, 1) if other.choice.command]
-    return lines + faster(answer, others[0].choice)
+    return lines + faster(others[0].choice)
 
 
-def faster(answer: Answer, choice: Choice | None) -> list[str]:
+def faster(choice: Choice | None) -> list[str]:
     """Return the lines that say where llama.cpp is faster than rung, with its command."""
     peer = choice.speed.llama_cpp if choice else None
     if choice is None or peer is None or not choice.speed.slower:
         return []
-    words = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}"
+    words = f"{slower_why(choice)}; {llama_cpp_words(choice)}"
     if not peer.command:
         return _pieces("  ", [f"{words}, from a GGUF file"])
     return [*_pieces("  ", [f"{words}:"]), f"  {peer.command}"]

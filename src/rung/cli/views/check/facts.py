@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rung.core.text import rate, size
 from rung.core.types import MemoryUse
 from rung.formats.grades import grade
-from rung.planning.check_result import Answer, Checkpointing, Choice
+from rung.planning.check_result import Checkpointing, Choice
 from rung.planning.pipeline import PlannedPhase
 
 #: Parts of memory that people call otherwise than scripts.
@@ -58,7 +58,7 @@ def error(choice: Choice) -> str:
     return f"noise {round(choice.error_db, 1):.0f} dB below the weights"
 
 
-def slower_why(answer: Answer, choice: Choice) -> str:
+def slower_why(choice: Choice) -> str:
     """Return why rung is slow with that choice: ``with q8_0 rung reaches 6.7 of the 77 tokens/s that the memory
     allows``."""
     speed = choice.speed
@@ -68,9 +68,7 @@ def slower_why(answer: Answer, choice: Choice) -> str:
     formats = "the stored formats" if choice.format == "stored" else choice.format
     reached = f"with {formats} rung reaches {rate(speed.decode_tokens_per_second)}"
     reached += f" of the {rate(most)} tokens/s that the memory allows" if most else " tokens/s"
-    floats = choice.format in ("f32", "f16", "bf16")
-    on_gpu = any(device.kind not in ("cpu", "webgpu") for device in answer.group(choice.device))
-    return f"{reached}, since it decodes the weights before each product there" if on_gpu and not floats else reached
+    return f"{reached}, since it decodes the weights before each product there" if speed.decodes else reached
 
 
 def llama_cpp_words(choice: Choice) -> str:
