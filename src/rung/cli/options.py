@@ -101,5 +101,12 @@ Reasoned = Annotated[
         show_default=False,
     ),
 ]
+Host = Annotated[str, typer.Option("--host", help="Serve clients on this address.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Serve clients on this port; 0: any free one.")]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", help="Answer only requests with this key; may be given several times.", show_default=False),
+]
+NoKey = Annotated[bool, typer.Option("--no-key", help="Need no key on an address that other machines reach.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page to this file, too.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

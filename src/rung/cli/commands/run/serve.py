@@ -32,17 +32,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Listen on this address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Listen on this port; 0: any free one.")] = 8080,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--key", help="Answer only requests with this key; may be given several times.", show_default=False
-        ),
-    ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Need no key on an address that other machines reach.")
-    ] = False,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8080,
+    key: options.Keys = None,
+    no_key: options.NoKey = False,
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", help="Another name that clients call this server by.", show_default=False),

@@ -24,17 +24,10 @@ def up(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of this machine; its host name by default.", show_default=False)
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address on which clients are served.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on which clients are served.")] = 8080,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--key", help="Answer only requests with this key; may be given several times.", show_default=False
-        ),
-    ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Need no key on an address that other machines reach.")
-    ] = False,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8080,
+    key: options.Keys = None,
+    no_key: options.NoKey = False,
     head_only: Annotated[
         bool, typer.Option("--head-only", help="Compute nothing on this machine, only on those that join.")
     ] = False,
