@@ -112,10 +112,31 @@ def test_activations_that_lie_apart():
     assert not products.multiply(made, torch.zeros(1, 64)).any()
 
 
+def test_sums_of_a_warp_are_those_of_its_shuffles(monkeypatch):
+    """On a processor they take one turn; with the GPU's own text they take one for each shuffle."""
+    made, dense = on_cpu("q4_0", 6, 4096)
+    x = torch.randn(3, 4096)
+    quick = products.multiply(made, x)
+    plain = source.product
+
+    def by_shuffles(*arguments):
+        text, kernels = plain(*arguments).text, plain(*arguments).kernels
+        assert "#ifndef ON_CPU\n// the sums" in text
+        return source.Source(
+            text.replace("#ifndef ON_CPU\n", "#define warp_sums shuffled\n", 1).replace(
+                "#endif\n#define ALIGNED", "#define ALIGNED"
+            ),
+            kernels,
+        )
+
+    monkeypatch.setattr(products, "product", by_shuffles)
+    assert torch.equal(products.multiply(made, x), quick)
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("sums[i] += SHUFFLE(sums[i], d)", "sums[i] += d > 1 ? SHUFFLE(sums[i], d) : 0"),
+        ("warp_sums<NUMBERS>(sums)", "warp_sums<NUMBERS / 2>(sums)"),
         ("t = dot4(c[r][7], high.w, t);", ""),
         ("unit < units; unit += THREADS", "unit < units - 1; unit += THREADS"),
         ("min(first + r, rows - 1)", "first"),

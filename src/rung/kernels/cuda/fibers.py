@@ -81,6 +81,21 @@ template <class T> static T SHUFFLE(T value, int distance) {
     memcpy(&other, &slots[side][own ^ distance], 4);
     return other;
 }
+// the numbers are added in the order in which a GPU's shuffles add them, after one turn
+template <int NUMBERS> static void warp_sums(float* sums) {
+    static float shared[2][THREADS_OF_A_BLOCK / 32][NUMBERS][32];
+    const int own = thread(), side = parity[own] ^= 1;
+    for (int i = 0; i < NUMBERS; i++) shared[side][own / 32][i][own % 32] = sums[i];
+    turn();
+    for (int i = 0; i < NUMBERS; i++) {
+        float added[16];
+        const float* all = shared[side][own / 32][i];
+        for (int k = 0; k < 16; k++) added[k] = all[k] + all[k + 16];
+        for (int d = 8; d; d /= 2)
+            for (int k = 0; k < d; k++) added[k] += added[k + d];
+        sums[i] = added[0];
+    }
+}
 static int min(int a, int b) { return a < b ? a : b; }
 static int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += (int)(signed char)(a >> 8 * i) * (int)(signed char)(b >> 8 * i);

@@ -100,6 +100,14 @@ __device__ __forceinline__ u16 to_half(float f) { u16 h; asm("cvt.rn.f16.f32 %0,
 #define BLOCKS 8
 #define HEAVY_BLOCKS 6
 #endif
+#ifndef ON_CPU
+// the sums over a warp of each of some numbers, which all of its threads get
+template <int NUMBERS> __device__ __forceinline__ void warp_sums(float* sums) {
+    #pragma unroll
+    for (int i = 0; i < NUMBERS; i++)
+        for (int d = 16; d; d /= 2) sums[i] += SHUFFLE(sums[i], d);
+}
+#endif
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 // 16 values in shared memory, at an address whose low eight bits are 0; ``level``: the value at four times a code,
 // which is byte k of a word
@@ -170,9 +178,7 @@ SUMS = """
 // the sum over all threads of each of some numbers, which the thread of that number gets
 template <int NUMBERS> __device__ __forceinline__ float total(float* sums) {
     __shared__ float parts[THREADS / 32][NUMBERS];
-    #pragma unroll
-    for (int i = 0; i < NUMBERS; i++)
-        for (int d = 16; d; d /= 2) sums[i] += SHUFFLE(sums[i], d);
+    warp_sums<NUMBERS>(sums);
     if (THREAD % 32 == 0) {
         #pragma unroll
         for (int i = 0; i < NUMBERS; i++) parts[THREAD / 32][i] = sums[i];

@@ -229,7 +229,7 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
         const float* norm = warp == 0 ? p.q_norm : p.k_norm;
         float inverse = 1.0f, squares = 0.0f;
         for (int j = 0; j < LANES; j++) squares = fmaf(x[lane + 32 * j], x[lane + 32 * j], squares);
-        for (int d = 16; d; d /= 2) squares += SHUFFLE(squares, d);
+        warp_sums<1>(&squares);
         if (norm) inverse = 1.0f / sqrtf(squares / (float)SIZE + p.epsilon);
         for (int j = 0; j < LANES; j++) {
             const int i = lane + 32 * j;
@@ -265,7 +265,7 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
             const int i = lane + 32 * j;
             score = fmaf(q[i], own ? k[i] : wide(key[i]), score);
         }
-        for (int d = 16; d; d /= 2) score += SHUFFLE(score, d);
+        warp_sums<1>(&score);
         score *= p.scale;
         if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
         const float higher = fmaxf(top, score), kept = expf(top - higher), now = expf(score - higher);
