@@ -32,7 +32,7 @@ def folder(request, tmp_path_factory):
 
 
 def filled(folder, name, held):
-    return fill(folder.network(name), folder.place / name, held, CPU, lambda done, total: None)
+    return fill(folder.network(name), folder.path / name, held, CPU, lambda done, total: None)
 
 
 @pytest.mark.parametrize("held", WAYS, ids=str)

@@ -44,8 +44,8 @@ def copyright_of(path: Path) -> Path | None:
     if shutil.which("dpkg") is None:
         return None
     for name in (str(path), os.path.realpath(path), os.path.realpath(path).removeprefix("/usr")):
-        said = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False).stdout
-        package = said.partition(": ")[0].partition(":")[0]
+        output = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False).stdout
+        package = output.partition(": ")[0].partition(":")[0]
         source = Path("/usr/share/doc", package, "copyright")
         if package and source.is_file():
             return source

@@ -54,11 +54,11 @@ def warm_up(
     path = [str(_linked(packages, folder / "packages")), *start.standard_library(sys.path)]
     command = [sys.executable, "-P", "-c", _CHILD, json.dumps([path, arguments])]
     try:
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS)
+        output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         return WarmedUp(problem=f"it did not answer within {_SECONDS} s")
-    if said.returncode:
-        return WarmedUp(problem=next(iter(said.stderr.strip().splitlines()), f"it ended with {said.returncode}"))
+    if output.returncode:
+        return WarmedUp(problem=next(iter(output.stderr.strip().splitlines()), f"it ended with {output.returncode}"))
     kernels = CACHE.read() / "kernels" / sources_hash()
     found = [(PurePosixPath("kernels", path.relative_to(kernels.parent).as_posix()), path) for path in _below(kernels)]
     found += [(PurePosixPath("prefixes", path.name), path) for path in sorted(folder.glob("*.kv"))]

@@ -183,7 +183,7 @@ def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: boo
 
     results = []
     for job, output in zip(left, pipeline.make([job.settings for job in left]), strict=True) if left else []:
-        pictures.write(job.out, output.frames, fps, {"model": pipeline.folder.place.name, **job.settings.chosen()})
+        pictures.write(job.out, output.frames, fps, {"model": pipeline.folder.path.name, **job.settings.chosen()})
         if done is not None:
             done.add(job)
         results.append(_result(job, output, pipeline.device))

@@ -88,16 +88,16 @@ class Bitsandbytes(Plain):
                 _entry(stem + "weight_format", "U8", ()),
             )
         kind = step.format.name.split(":")[0]
-        made = [
+        found = [
             _entry(step.name, "U8", (*parts["data"][0], 1)),
             _entry(f"{step.name}.absmax", PARTS[parts["absmax"][1]], parts["absmax"][0]),
             _entry(f"{step.name}.quant_map", "F32", (16,)),
         ]
         if step.format.nested:
-            made.append(_entry(f"{step.name}.nested_absmax", "F32", parts["nested_absmax"][0]))
-            made.append(_entry(f"{step.name}.nested_quant_map", "F32", (256,)))
-        made.append(_entry(f"{step.name}.quant_state.bitsandbytes__{kind}", "U8", (len(_state(step, 0.0)),)))
-        return tuple(made)
+            found.append(_entry(f"{step.name}.nested_absmax", "F32", parts["nested_absmax"][0]))
+            found.append(_entry(f"{step.name}.nested_quant_map", "F32", (256,)))
+        found.append(_entry(f"{step.name}.quant_state.bitsandbytes__{kind}", "U8", (len(_state(step, 0.0)),)))
+        return tuple(found)
 
     def arrays(self, step: Step, encoded: Encoded) -> Iterable[Array]:
         """The contents of the entries."""
@@ -107,12 +107,12 @@ class Bitsandbytes(Plain):
         if step.format.name == "int8":
             # bitsandbytes keeps the largest magnitude of a row; 0 is its layout "row"
             return parts["data"], parts["scale"] * np.float32(127), np.zeros((), np.uint8)
-        made = [parts["data"], parts["absmax"], CODEBOOKS[step.format.name.split(":")[0]]]
+        found = [parts["data"], parts["absmax"], CODEBOOKS[step.format.name.split(":")[0]]]
         offset = 0.0
         if step.format.nested:
-            made += [parts["nested_absmax"], DYNAMIC]
+            found += [parts["nested_absmax"], DYNAMIC]
             offset = float(parts["nested_offset"][0])
-        return (*made, np.frombuffer(_state(step, offset), np.uint8))
+        return (*found, np.frombuffer(_state(step, offset), np.uint8))
 
 
 def _state(step: Step, offset: float) -> bytes:

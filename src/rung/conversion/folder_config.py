@@ -91,7 +91,7 @@ def folder_files(card: ModelCard, dtype: str) -> tuple[dict[str, Any], dict[str,
 def _config(card: ModelCard, dtype: str) -> dict[str, Any]:
     decoder, kind = card.decoder, card.decoder.model_type
     meta = Settings(card.metadata, card.name, f"{card.metadata['general.architecture']}.")
-    made = {
+    config = {
         "architectures": [f"{architectures.MODEL_TYPES[kind].network}ForCausalLM"],
         "model_type": kind,
         "dtype": TORCH[dtype],
@@ -114,8 +114,8 @@ def _config(card: ModelCard, dtype: str) -> dict[str, Any]:
         "pad_token_id": card.metadata.get("tokenizer.ggml.padding_token_id"),
     }
     if not kind.startswith("gemma"):
-        del made["hidden_activation"]
-    return made | _rope(card, meta) | _own(decoder, meta)
+        del config["hidden_activation"]
+    return config | _rope(card, meta) | _own(decoder, meta)
 
 
 def _own(decoder: Decoder, meta: Settings) -> dict[str, Any]:
@@ -173,14 +173,14 @@ def _llama3(decoder: Decoder, base: float, divisors: list[float]) -> dict[str, A
 
 def _divisors(values: Mapping[str, Any], base: float, dims: int) -> list[float]:
     """By how much llama3's scaling divides each frequency; the formula is transformers'."""
-    made = []
+    divisors = []
     for index in range(0, dims, 2):
         length = 2 * math.pi * base ** (index / dims)
         turns = values["original_max_position_embeddings"] / length
         smooth = (turns - values["low_freq_factor"]) / (values["high_freq_factor"] - values["low_freq_factor"])
         smooth = min(max(smooth, 0.0), 1.0)
-        made.append(1 / ((1 - smooth) / values["factor"] + smooth))
-    return made
+        divisors.append(1 / ((1 - smooth) / values["factor"] + smooth))
+    return divisors
 
 
 def _near(one: list[float], other: list[float]) -> bool:

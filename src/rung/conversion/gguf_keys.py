@@ -76,22 +76,22 @@ def config_of(card: ModelCard) -> Settings:
     return Settings(top.table("text_config"), top.where) if top.raw("model_type") == "gemma3" else top
 
 
-def file_type(asked: Format | Mixture) -> int:
+def file_type(target: Format | Mixture) -> int:
     """llama.cpp's number for the file."""
-    return FILE_TYPES.get(asked.name, _GUESSED)
+    return FILE_TYPES.get(target.name, _GUESSED)
 
 
 def rope_values(config: Settings) -> dict[str, Any]:
     """The parameters of the rotary embedding (of layers that see everything) of either generation of configurations."""
     values = dict(config.table("rope_scaling") or config.table("rope_parameters"))
     values = dict(values.get("full_attention") or values)
-    given = config.table("rope_parameters").get("full_attention") or config.table("rope_parameters")
-    values["rope_theta"] = values.get("rope_theta") or given.get("rope_theta") or config.raw("rope_theta")
+    parameters = config.table("rope_parameters").get("full_attention") or config.table("rope_parameters")
+    values["rope_theta"] = values.get("rope_theta") or parameters.get("rope_theta") or config.raw("rope_theta")
     values["rope_type"] = values.get("rope_type") or values.get("type") or "default"
     return values
 
 
-def keys(card: ModelCard, asked: Format | Mixture) -> tuple[dict[str, Any], list[tuple[Entry, bytes]]]:
+def keys(card: ModelCard, target: Format | Mixture) -> tuple[dict[str, Any], list[tuple[Entry, bytes]]]:
     """The metadata by key, without the tokenizer's, and the tensors of divisors of frequencies.
 
     Raises ``UnknownArchitecture`` for a model that a GGUF file of its type cannot describe.
@@ -99,12 +99,12 @@ def keys(card: ModelCard, asked: Format | Mixture) -> tuple[dict[str, Any], list
     model, config, decoder = architecture_of(card), config_of(card), card.decoder
     values = rope_values(config)
     found = _shape(decoder, config) | _rope(decoder, values, config) | _own(decoder, values, config)
-    made = {
+    metadata = {
         "general.architecture": model.gguf,
         "general.type": "model",
         "general.name": card.name,
         "general.size_label": _size_label(card.parameters),
-        "general.file_type": file_type(asked),
+        "general.file_type": file_type(target),
         "general.quantization_version": 2,
     } | {f"{model.gguf}.{key}": value for key, value in found.items()}
     factors = _factors(decoder, values, config)
@@ -113,7 +113,7 @@ def keys(card: ModelCard, asked: Format | Mixture) -> tuple[dict[str, Any], list
         for name, kind in FREQUENCY_TENSORS.items()
         if (divisors := getattr(factors, kind))
     ]
-    return made, constants
+    return metadata, constants
 
 
 def pairs(metadata: Mapping[str, Any]) -> tuple[bytes, ...]:

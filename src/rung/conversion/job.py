@@ -146,11 +146,11 @@ def folder_layout(entries: Sequence[Entry]) -> tuple[tuple[Planned, ...], dict[s
             shards.append([])
         shards[-1].append(entry)
     files, places = [], dict[str, tuple[int, int]]()
-    for number, held in enumerate(shards):
-        held.sort(key=lambda entry: -_WIDTH[entry.dtype])
-        head, offsets = safetensors.head([(e.name, e.dtype, e.shape, e.bytes) for e in held])
-        files.append(Planned(shard_name(number, len(shards)), head, len(head) + sum(e.bytes for e in held)))
-        places |= {entry.name: (number, offset) for entry, offset in zip(held, offsets, strict=True)}
+    for number, shard in enumerate(shards):
+        shard.sort(key=lambda entry: -_WIDTH[entry.dtype])
+        head, offsets = safetensors.head([(e.name, e.dtype, e.shape, e.bytes) for e in shard])
+        files.append(Planned(shard_name(number, len(shards)), head, len(head) + sum(e.bytes for e in shard)))
+        places |= {entry.name: (number, offset) for entry, offset in zip(shard, offsets, strict=True)}
     return tuple(files), places
 
 

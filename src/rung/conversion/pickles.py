@@ -71,8 +71,8 @@ def unpickled(source: Path, target: Path) -> dict[str, int]:
         refused: type[RungError] = getattr(errors, outcome.value["refused"])
         raise refused(outcome.value["cause"], outcome.value["facts"], outcome.value["ways"], code=outcome.value["code"])
     if outcome.ok:
-        made: dict[str, int] = outcome.value
-        return made
+        counts: dict[str, int] = outcome.value
+        return counts
     if "ModuleNotFoundError" in outcome.error:
         raise SoftwareMissing("Reading a checkpoint of PyTorch needs torch.", (), ["pip install 'rung[run]'"])
     if "UnpicklingError" in outcome.error:
@@ -89,14 +89,14 @@ def work(source: str, target: str) -> dict[str, Any]:
     try:
         return _converted(Path(source), Path(target))
     except RungError as error:
-        said = {"cause": error.cause, "facts": list(error.facts), "ways": list(error.ways_out), "code": error.code}
-        return {"refused": type(error).__name__, **said}
+        failure = {"cause": error.cause, "facts": list(error.facts), "ways": list(error.ways_out), "code": error.code}
+        return {"refused": type(error).__name__, **failure}
 
 
-def _converted(place: Path, target: Path) -> dict[str, int]:
-    folder = place if place.is_dir() else place.parent
+def _converted(source: Path, target: Path) -> dict[str, int]:
+    folder = source if source.is_dir() else source.parent
     tensors: dict[str, Any] = {}
-    for path in pickles_of(place):
+    for path in pickles_of(source):
         tensors |= _read(path)
     small = copied(folder)
     if gemma_pytorch.recognized(tensors):
@@ -106,13 +106,13 @@ def _converted(place: Path, target: Path) -> dict[str, int]:
         config = read_object(folder / "config.json")
     else:
         raise BadFile(
-            f"{place.name} has no config.json beside it, so nothing says what its tensors are",
+            f"{source.name} has no config.json beside it, so nothing says what its tensors are",
             [f"it holds {count(len(tensors), 'tensor')}, {', '.join(list(tensors)[:3])} among them"],
             [f"put the config.json of its model into {quoted(folder.absolute())}"],
         )
     _untie(tensors, config)
     small["config.json"] = json.dumps(config, indent=2).encode()
-    return _write(tensors, target, small, state(place))
+    return _write(tensors, target, small, state(source))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def _read(path: Path) -> dict[str, Any]:
 
     import torch
 
-    held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     for key in _WRAPPED:
-        if isinstance(held, Mapping) and isinstance(held.get(key), Mapping):
-            held = held[key]
-    if not isinstance(held, Mapping) or not all(isinstance(name, str) for name in held):
-        raise BadFile(f"{path.name} holds a {type(held).__name__}, not tensors by their names")
-    found = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not all(isinstance(name, str) for name in loaded):
+        raise BadFile(f"{path.name} holds a {type(loaded).__name__}, not tensors by their names")
+    found = {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
     if not found:
         raise BadFile(f"{path.name} holds no tensors")
     return {name: value.detach() for name, value in found.items()}

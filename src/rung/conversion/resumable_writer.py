@@ -79,7 +79,7 @@ class Partial:
                 self._check_room()
                 if not self.done:
                     self._begin()
-                self._handles = [os.open(self._place(file), os.O_WRONLY) for file in self._files]
+                self._handles = [os.open(self._part(file), os.O_WRONLY) for file in self._files]
         except BaseException:
             self._close()
             raise
@@ -146,7 +146,7 @@ class Partial:
 
     # ---- beginning
 
-    def _place(self, file: Planned) -> Path:
+    def _part(self, file: Planned) -> Path:
         return self.path / file.name if file.name else self.path
 
     def _lock(self) -> None:
@@ -164,7 +164,7 @@ class Partial:
         """The finished tensors of an earlier run of the same work; nothing where it left no whole files."""
         lines = os.pread(self._log, os.fstat(self._log).st_size, 0).split(b"\n")
         if lines[0] != self._first_line() or not all(
-            self._place(file).is_file() and self._place(file).stat().st_size == file.length for file in self._files
+            self._part(file).is_file() and self._part(file).stat().st_size == file.length for file in self._files
         ):
             return {}
         # the last piece is empty, or a line that was not finished: it is cut off before others are added
@@ -186,14 +186,14 @@ class Partial:
         if self._files[0].name:
             self.path.mkdir()
         for file in self._files:
-            _write_new(self._place(file), file.head, file.length)
+            _write_new(self._part(file), file.head, file.length)
         os.write(self._log, self._first_line() + b"\n")
         os.fsync(self._log)
         _sync_folder(self.path if self.path.is_dir() else self.path.parent)
 
     def _check_room(self) -> None:
         needed = sum(file.length for file in self._files)
-        there = sum(self._place(file).stat().st_blocks * 512 for file in self._files if self._place(file).is_file())
+        there = sum(self._part(file).stat().st_blocks * 512 for file in self._files if self._part(file).is_file())
         free = shutil.disk_usage(self.target.parent).free + there
         if needed > free:
             if not there:

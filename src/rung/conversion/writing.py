@@ -80,12 +80,12 @@ def _write_steps(
     total = job.weight_bytes
     done = total - sum(step.tensor.bytes for _, step in left)
     waiting: Outcome[None] | None = None
-    with Reader(job.card) as reader, Workers(1) as beside, Workers(1) as writer:
-        for place, (number, step) in enumerate(left):
+    with Reader(job.card) as reader, Workers(1) as readers, Workers(1) as writer:
+        for index, (number, step) in enumerate(left):
             progress(step.name, done, total)
-            for _, following in left[place + 1 : place + 2]:
+            for _, following in left[index + 1 : index + 2]:
                 # nobody waits for it: what fails there fails again where the tensor is read
-                beside.submit(reader.ahead, following.tensor)
+                readers.submit(reader.ahead, following.tensor)
             after, record = _one(job, step, reader, compiled, threads)
             reader.done(step.tensor)
             if waiting is not None:

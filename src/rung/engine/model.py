@@ -360,14 +360,14 @@ class Model:
                 ['rung.load("sentence-transformers/all-MiniLM-L6-v2").embed(texts)'],
                 code="architecture-unsupported",
             )
-        said = pooling_of(self.card)
-        pooling = check_pooling(pooling or said.kind or "last", POOLINGS)
+        stored = pooling_of(self.card)
+        pooling = check_pooling(pooling or stored.kind or "last", POOLINGS)
         ids = self.embedding_ids(texts)
-        most = said.most_tokens if truncate else 0
+        most = stored.most_tokens if truncate else 0
         ids = within(ids, self.card, self.plan.context, self.tokenizer.around, truncate, most)
         check_empty(self.card.name, ids)
         found = embed(self.scheduler, ids, self.card.decoder.hidden, pooling)
-        return normalized(found) if (said.normalize if normalize is None else normalize) else found
+        return normalized(found) if (stored.normalize if normalize is None else normalize) else found
 
     def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
         """Return whether a text that is continued, or messages, leave room for an answer of so many tokens, by default

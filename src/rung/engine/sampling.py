@@ -203,7 +203,9 @@ class Sampler:
         self.seed = seed if sampling.temperature > 0 else None
         self.logprobs: list[Chosen] = []
         self._choice, self._mask = choice, mask
-        self._said = _Said(prompt if sampling.repeat_penalty != 1 else ()) if sampling.counts_tokens else None
+        self._tokens_so_far = (
+            _CountedTokens(prompt if sampling.repeat_penalty != 1 else ()) if sampling.counts_tokens else None
+        )
         fixed: dict[str, Any] = {name: getattr(sampling, name) for name in _OF_ROWS}
         if sampling.logit_bias:
             fixed["bias_ids"] = np.array(list(sampling.logit_bias), np.int32)
@@ -220,7 +222,7 @@ class Sampler:
     def rows_ahead(self, position: int, count: int) -> list[Row]:
         """Return the settings of ``count`` tokens from a position of the answer on, where they are known before the
         tokens are and ``Row.simple``; else none."""
-        if self._mask is not None or self._said is not None or not Row(**self._fixed).simple:
+        if self._mask is not None or self._tokens_so_far is not None or not Row(**self._fixed).simple:
             return []
         return [Row(**self._fixed, random=self._bits(position + number)) for number in range(count)]
 
@@ -232,12 +234,12 @@ class Sampler:
 
         ``answer`` goes on from the last call's. A guess that the mask forbids is the last one with a row before it.
         """
-        if self._said is not None:
-            self._said.count(answer)
+        if self._tokens_so_far is not None:
+            self._tokens_so_far.count(answer)
         found = []
         for number in range(len(guesses) + 1):
             before = guesses[:number]
-            more: dict[str, Any] = {} if self._said is None else self._said.arrays(before)
+            more: dict[str, Any] = {} if self._tokens_so_far is None else self._tokens_so_far.arrays(before)
             mask = None if self._mask is None else self._mask([*answer, *before])
             found.append(Row(**self._fixed, **more, mask=mask, random=self._bits(len(answer) + number)))
             if mask is not None and number < len(guesses) and not _allows(mask, guesses[number]):
@@ -254,7 +256,7 @@ def _allows(mask: npt.NDArray[np.uint64], token: int) -> bool:
     return token // 64 < len(mask) and bool(int(mask[token // 64]) >> token % 64 & 1)
 
 
-class _Said:
+class _CountedTokens:
     """Tokens that were said, each once, and how often each was in the answer."""
 
     def __init__(self, prompt: Iterable[int]) -> None:
@@ -281,12 +283,12 @@ class _Said:
     def arrays(self, more: Sequence[int]) -> dict[str, npt.NDArray[np.int32]]:
         """Return copies, as ``Row`` names them, with ``more`` tokens of the answer."""
         new = [token for token in dict.fromkeys(more) if token not in self._places]
-        said = np.array(self._tokens + array("i", new), np.int32)
+        tokens = np.array(self._tokens + array("i", new), np.int32)
         counts = np.array(self._counts + array("i", bytes(4 * len(new))), np.int32)
         for token in more:
             index = self._places.get(token)
             counts[len(self._tokens) + new.index(token) if index is None else index] += 1
-        return {"said": said, "counts": counts}
+        return {"said": tokens, "counts": counts}
 
 
 def checked_mask(mask: TokenMask, vocabulary: int) -> TokenMask:

@@ -139,7 +139,7 @@ class WeightLoader:
                 options = {"window": layer.window, "softcap": shape.attention_softcap}
                 yield Case("attention", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
 
-    def _place(self, role: str) -> str:
+    def _torch_device(self, role: str) -> str:
         """The device that computes with a role's tensor: with ``embed``, where it is multiplied, as a tied head."""
         parts = role.split(".")
         return self._device_of(int(parts[1])) if parts[0] == "layers" else self.plan.placements[-1].device
@@ -231,7 +231,7 @@ class WeightLoader:
 
     def _bind_linear(self, roles: Sequence[str]) -> Linear:
         """The tensors in the format of the plan, as one weight, packed on the device of its layer."""
-        device = self._place(roles[0])
+        device = self._torch_device(roles[0])
         encoded = [self._encoded(role, device) for role in roles]
         whole = encoded[0] if len(encoded) == 1 else stacked(encoded)
         assert whole is not None, "stacked_format has found a format"

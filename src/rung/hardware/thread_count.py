@@ -57,5 +57,5 @@ def recall(processor: Device) -> Device:
 
 
 def _key(processor: Device) -> dict[str, str]:
-    said = {name: str(processor.details[name]) for name in _DEPENDS if name in processor.details}
-    return {"what": "threads", "name": processor.name, "sources": probe_cache.sources()} | said
+    details = {name: str(processor.details[name]) for name in _DEPENDS if name in processor.details}
+    return {"what": "threads", "name": processor.name, "sources": probe_cache.sources()} | details

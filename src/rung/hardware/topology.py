@@ -81,11 +81,11 @@ def words(details: Mapping[str, Any]) -> str:
     '16 cores (8 performance, 8 efficiency), 8 compute'
     """
     cores, kinds = int(details.get("cores", 1)), details.get("core_kinds", {})
-    said = count(cores, "core")
+    text = count(cores, "core")
     if kinds:
-        said += f" ({', '.join(f'{number} {kind}' for kind, number in kinds.items())})"
+        text += f" ({', '.join(f'{number} {kind}' for kind, number in kinds.items())})"
     threads = int(details.get("compute_threads") or cores)
-    return said if threads == cores else f"{said}, {threads} compute"
+    return text if threads == cores else f"{text}, {threads} compute"
 
 
 def default_threads(cores: int, kinds: Mapping[str, int]) -> int:

@@ -157,7 +157,7 @@ class Quantizer(HfQuantizer):
         missing.difference_update(group.names())
         if not group.whole():
             return {}
-        return group.put(model, group.held, self.quantization_config)
+        return group.put(model, group.encoded, self.quantization_config)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         self.raise_refusal()
@@ -271,7 +271,7 @@ class _Group:
 
     def __init__(self, layers: list[TargetLayer]) -> None:
         self.layers, self.done = layers, False
-        self.held: list[QuantWeight] = []
+        self.encoded: list[QuantWeight] = []
         self._taken: dict[str, list[QuantWeight]] = {}
 
     def _parameters(self) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class _Group:
             for each, weight in zip(names, slices, strict=True)
         ]
         if self.whole():
-            self.held = [weight for parameter in self._parameters() for weight in self._taken[parameter]]
+            self.encoded = [weight for parameter in self._parameters() for weight in self._taken[parameter]]
 
     def whole(self) -> bool:
         """Return whether all parameters are there."""

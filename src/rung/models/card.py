@@ -200,9 +200,9 @@ class ModelCard(Value):
     @property
     def divergence(self) -> str:
         """``KL 0.012 to its source``, as ``rung quantize`` measured it; empty where a file says nothing of it."""
-        said = self.metadata.get("rung.quantization.measured_kl")
-        known = self.kind == "gguf" and isinstance(said, float) and 0 <= said < math.inf
-        return f"KL {said:.2g} to its source" if known else ""
+        measured = self.metadata.get("rung.quantization.measured_kl")
+        known = self.kind == "gguf" and isinstance(measured, float) and 0 <= measured < math.inf
+        return f"KL {measured:.2g} to its source" if known else ""
 
     @property
     def weight_bytes(self) -> int:

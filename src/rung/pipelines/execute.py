@@ -115,7 +115,7 @@ class Performance:
             def read(done: int, total: int) -> None:
                 self._progress(f"reading {name}", done, total)
 
-            filled = fill(empty, self._folder.place / name, stored, self._torch_device, read)
+            filled = fill(empty, self._folder.path / name, stored, self._torch_device, read)
             found = self._resident[name] = (stored, filled)
         return found[1]
 
@@ -140,7 +140,7 @@ class Performance:
         self._failed += [(name, way) for way in failed]
         error.__traceback__ = None  # it holds the tensors of the call
         self.plan = plan_phases(
-            self._folder.place.name, list(self._networks.values()), self._device, self.plan.budget, self._format,
+            self._folder.path.name, list(self._networks.values()), self._device, self.plan.budget, self._format,
             without=self._failed,
         )  # fmt: skip
         now = self.plan.storage(name)

@@ -30,7 +30,7 @@ from rung.run.journal import Journal
 
 _CPU = torch.device("cpu")
 #: (steps done, steps in all)
-Said = Callable[[int, int], None]
+OnStep = Callable[[int, int], None]
 #: What pipelines call the number of frames.
 _FRAMES = ("num_frames", "video_length", "num_frames_per_chunk")
 #: Steps of a rehearsal: some schedulers divide by one less.
@@ -57,7 +57,7 @@ class Watcher:
     """Hold who hears: of bytes that are read, of steps that are done, of steps down, of the plan."""
 
     progress: Progress = lambda label, done, total: None
-    steps: Said = lambda done, total: None
+    steps: OnStep = lambda done, total: None
     step: Callable[[StepDown], None] = lambda step: None
     note: Callable[[str], None] = lambda note: None
     plan: Callable[[PhasesPlan], None] = field(default=lambda plan: None)
@@ -86,7 +86,7 @@ class Pipeline:
         self._budgets = parse_memory(memory)
         self.journal = Journal(on_step=self.watcher.step, on_note=self.watcher.note)
         self._perform: Perform
-        self._say: Said | None = None
+        self._say: OnStep | None = None
         self._built: Any = None
         self._scheduler: Any = None
 
@@ -104,18 +104,18 @@ class Pipeline:
         rehearsal, unread = Rehearsal(self.folder), ""
         for settings in several:
             rehearsal.tokens.clear()
-            rehearsal.heard.clear()
+            rehearsal.texts.clear()
             pipeline = self._pipeline(rehearsal.perform, settings)
 
-            def made(chosen: Settings, pipeline: Any = pipeline) -> tuple[int, tuple[int, int]]:
+            def output_size(chosen: Settings, pipeline: Any = pipeline) -> tuple[int, tuple[int, int]]:
                 frames, height, width, _ = self._call(pipeline, chosen, steps=_REHEARSED).shape
                 return frames, (width, height)
 
             validate.check_room(pipeline, settings, process_memory.machine_memory())
             with quiet():
-                validate.check_output(pipeline, settings, made)
+                validate.check_output(pipeline, settings, output_size)
             _whole_text(pipeline, "prompt", settings.prompt, rehearsal.tokens)
-            if settings.negative and self._reads_negative(rehearsal, made, settings):
+            if settings.negative and self._reads_negative(rehearsal, output_size, settings):
                 _whole_text(pipeline, "negative prompt", settings.negative, rehearsal.tokens)
             elif settings.negative:
                 unread = f"--negative is not read: {type(pipeline).__name__} gives it to no encoder"
@@ -127,11 +127,11 @@ class Pipeline:
     @staticmethod
     def _reads_negative(rehearsal: Rehearsal, output: validate.OutputSize, settings: Settings) -> bool:
         """Return whether encoders are given anything else without the negative prompt."""
-        heard = set(rehearsal.heard)
-        rehearsal.heard.clear()
+        with_negative = set(rehearsal.texts)
+        rehearsal.texts.clear()
         with quiet():
             output(replace(settings, negative=None))
-        return heard != rehearsal.heard
+        return with_negative != rehearsal.texts
 
     def _begin(self, rehearsal: Rehearsal, settings: Settings) -> None:
         """The pipeline's own code with all of its steps, until the first of them; raises what it raises."""
@@ -152,7 +152,7 @@ class Pipeline:
 
     def _planned(self, networks: list[Network]) -> PhasesPlan:
         device = with_runtime(self.device, process_memory.resident_memory()) if self._here else self.device
-        return plan_phases(self.folder.place.name, networks, device, self.budget, self.format)
+        return plan_phases(self.folder.path.name, networks, device, self.budget, self.format)
 
     @property
     def _here(self) -> bool:
@@ -172,7 +172,7 @@ class Pipeline:
             self._built = None  # and built again with the buffers that its files have
         pipeline = self._pipeline(self._perform, requested[0])
         for network in networks:
-            check_files(getattr(pipeline, network.name), self.folder.place / network.name)
+            check_files(getattr(pipeline, network.name), self.folder.path / network.name)
         plan = self._planned(networks)
         self.watcher.plan(plan)
         performance = Performance(
@@ -206,7 +206,7 @@ class Pipeline:
         phases = {phase: spent - before.get(phase, 0.0) for phase, spent in performance.seconds.items()}
         return Generated(frames, settings, time.monotonic() - started, phases, performance.plan, peak)
 
-    def _pipeline(self, perform: Perform, settings: Settings, say: Said | None = None) -> Any:
+    def _pipeline(self, perform: Perform, settings: Settings, say: OnStep | None = None) -> Any:
         """The pipeline, whose networks ``perform`` stands for and whose steps are told to ``say``."""
         self._perform, self._say = perform, say
         if self._built is None:
@@ -223,13 +223,13 @@ class Pipeline:
         def progress(_: object, iterable: Any = None, total: int | None = None) -> _Steps:
             return _Steps(iterable, total, self._say)
 
-        stands = {}
+        stand_ins = {}
         for name in self.folder.networks:
             network = self.folder.network(name)
             if self.folder.whole:
-                fill_buffers(network, self.folder.place / name)
-            stands[name] = stand_in(network, name, _CPU, perform)
-        return self.folder.pipeline(stands, _CPU, progress)
+                fill_buffers(network, self.folder.path / name)
+            stand_ins[name] = stand_in(network, name, _CPU, perform)
+        return self.folder.pipeline(stand_ins, _CPU, progress)
 
     def _call(self, pipeline: Any, settings: Settings, steps: int | None = None) -> np.ndarray:
         arguments = _arguments(pipeline, settings, steps)
@@ -245,7 +245,7 @@ class _Encoded(BaseException):
 class _Steps:
     """Stands for the progress bar of a pipeline."""
 
-    def __init__(self, iterable: Any = None, total: int | None = None, say: Said | None = None) -> None:
+    def __init__(self, iterable: Any = None, total: int | None = None, say: OnStep | None = None) -> None:
         self._iterable, self._say, self._done = iterable, say, 0
         self._total = total if total is not None else len(iterable or ())
 

@@ -24,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass
-class _Seen:
+class _Needs:
     """Hold what the calls of one network needed, and the largest of them; bytes in f32."""
 
     activations: int = 0
@@ -42,11 +42,11 @@ class Rehearsal:
         self._folder = folder
         self._modules: dict[str, nn.Module] = {}
         self._known: dict[object, Any] = {}
-        self._records: dict[str, _Seen] = {}
+        self._records: dict[str, _Needs] = {}
         #: The longest text that each encoder was given, in tokens.
         self.tokens: dict[str, int] = {}
         #: The texts that encoders were given, as they were given.
-        self.heard: set[tuple[str, bytes]] = set()
+        self.texts: set[tuple[str, bytes]] = set()
 
     def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call, without values."""
@@ -58,14 +58,14 @@ class Rehearsal:
         text = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(text, Tensor) and not text.is_floating_point() and text.dim() == 2:
             self.tokens[name] = max(self.tokens.get(name, 0), text.shape[1])
-            self.heard.add((name, text.cpu().numpy().tobytes()))
+            self.texts.add((name, text.cpu().numpy().tobytes()))
         return tree_map(_zeros, self._known[key])
 
     def _traced(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name not in self._modules:
             self._modules[name] = self._folder.network(name)
         found, result = traced(_Method(self._modules[name], method), *args, **kwargs)
-        record = self._records.setdefault(name, _Seen())
+        record = self._records.setdefault(name, _Needs())
         if found.peak_activations > record.activations:
             record.activations, record.batch = found.peak_activations, batch_of(args, kwargs)
             record.results, record.method, record.args, record.kwargs = found.outputs, method, args, kwargs
@@ -82,7 +82,7 @@ class Rehearsal:
                     found.append(network_of(self._modules[name], name, phase.name, alive, record.batch, record.results))
         return found
 
-    def _narrow(self, name: str, record: _Seen) -> int:
+    def _narrow(self, name: str, record: _Needs) -> int:
         """Bytes of the largest call in 16 bits: more than half of f32's where a network widens what it computes."""
         module = cast(self._folder.network(name), torch.bfloat16)
         args, kwargs = converted(record.args, record.kwargs, _CPU, torch.bfloat16)

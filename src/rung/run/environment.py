@@ -77,12 +77,12 @@ def at(path: str) -> Environment:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
         return _environment(json.loads(done.stdout))
     except subprocess.CalledProcessError as error:
-        said = (error.stderr.strip().splitlines() or [f"it ended with status {error.returncode}"])[-1]
+        last_line = (error.stderr.strip().splitlines() or [f"it ended with status {error.returncode}"])[-1]
     except subprocess.TimeoutExpired:
-        said = f"it did not answer within {_PATIENCE:.0f} s"
+        last_line = f"it did not answer within {_PATIENCE:.0f} s"
     except (OSError, ValueError) as error:
-        said = str(error)
-    raise UsageError(f"{python} is no Python that runs.", [said], [f"python3 -m venv --clear {quoted(path)}"])
+        last_line = str(error)
+    raise UsageError(f"{python} is no Python that runs.", [last_line], [f"python3 -m venv --clear {quoted(path)}"])
 
 
 def _environment(facts: list[str]) -> Environment:

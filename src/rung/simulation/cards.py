@@ -28,10 +28,10 @@ def describe(
     carries code for all. Raises ``UnknownDevice``, and ``UsageError`` for a processor, cards that no one torch drives,
     a size or a build that is none.
     """
-    wanted = [one for name in names for one in (catalog.several(name) if isinstance(name, str) else [name])]
-    if not wanted:
+    chosen = [one for name in names for one in (catalog.several(name) if isinstance(name, str) else [name])]
+    if not chosen:
         raise UsageError("No card to simulate is named.", ways_out=['rung.simulate("p2200")', "rung devices --catalog"])
-    found = _built([_described(one, memory, software) for one in wanted], software)
+    found = _built([_described(one, memory, software) for one in chosen], software)
     for device in found:
         if device.kind not in _IDS:
             raise UsageError(

@@ -18,7 +18,7 @@ def install(world: World, patches: Patches) -> None:
     """Launches them there; a graph that captures launches them when it is replayed."""
 
     def launch(
-        place: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
+        device: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
     ) -> None:
         run = partial(fibers.launch, source, kernel, grid, arguments)
         if world.capturing is not None:

@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker(_FIXTURE)
     if mark is None and _FIXTURE not in metafunc.fixturenames:
         return
-    names = _asked(metafunc.config) or (list(mark.args) if mark else [])
+    names = _requested_cards(metafunc.config) or (list(mark.args) if mark else [])
     if _FIXTURE not in metafunc.fixturenames:
         metafunc.fixturenames.append(_FIXTURE)
     metafunc.parametrize(_FIXTURE, names, indirect=True, scope="function")
@@ -55,7 +55,7 @@ def rung_device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
     mark = request.node.get_closest_marker(_FIXTURE)
     if not hasattr(request, "param"):  # methods of unittest.TestCase run once, whatever their marks
-        names = _asked(request.config) or (list(mark.args) if mark else [])
+        names = _requested_cards(request.config) or (list(mark.args) if mark else [])
         if len(names) != 1:
             pytest.skip(f"a method of unittest.TestCase runs on one card, and {len(names)} are named")
         request.param = names[0]
@@ -70,7 +70,7 @@ def _rung_device_of_mark(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue(_FIXTURE)
 
 
-def _asked(config: pytest.Config) -> list[str]:
+def _requested_cards(config: pytest.Config) -> list[str]:
     """Return the names of ``--rung-devices``, each card once; ``all`` and vendors stand for their cards."""
     found: list[str] = []
     for word in str(config.getoption("--rung-devices")).split(","):

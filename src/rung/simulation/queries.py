@@ -115,8 +115,8 @@ class Questions:
         stats, counts = allocator.stats(), allocator.counts
         found = {"num_alloc_retries": counts["retry"], "num_ooms": counts["out_of_memory"]}
         names = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "requested_bytes": "asked"}
-        for name, held in (names | {"active": "active", "allocation": "active"}).items():
-            found[f"{name}.all.current"], found[f"{name}.all.peak"] = stats[held], stats[f"peak_{held}"]
+        for name, counter in (names | {"active": "active", "allocation": "active"}).items():
+            found[f"{name}.all.current"], found[f"{name}.all.peak"] = stats[counter], stats[f"peak_{counter}"]
         found["allocation.all.allocated"], found["allocation.all.freed"] = counts["allocation"], counts["free"]
         return found
 
@@ -127,7 +127,7 @@ class Questions:
         return "\n".join([f"simulated {card.device.name}, bytes: now, peak", *rows])
 
     def memory_snapshot(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        return [_segment(card, held) for card in self._world.cards for held in card.allocator.segments()]
+        return [_segment(card, blocks) for card in self._world.cards for blocks in card.allocator.segments()]
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         self._world.card_of(device).allocator.reset_peaks()
@@ -295,7 +295,7 @@ class Mps:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._asked = Questions(world)
+        self._queries = Questions(world)
         self.Event = streams.Event
         for name in (
             "synchronize",
@@ -306,7 +306,7 @@ class Mps:
             "manual_seed",
             "seed",
         ):
-            setattr(self, name, getattr(self._asked, name))
+            setattr(self, name, getattr(self._queries, name))
 
     def is_available(self) -> bool:
         return True
@@ -315,16 +315,16 @@ class Mps:
         return True
 
     def current_allocated_memory(self) -> int:
-        return self._asked.memory_allocated()
+        return self._queries.memory_allocated()
 
     def driver_allocated_memory(self) -> int:
-        return self._world.card.runtime + self._asked.memory_reserved()
+        return self._world.card.runtime + self._queries.memory_reserved()
 
     def recommended_max_memory(self) -> int:
         return self._world.card.total
 
 
-def _segment(card: Card, held: list[Block]) -> dict[str, Any]:
+def _segment(card: Card, parts: list[Block]) -> dict[str, Any]:
     """A segment as ``torch.cuda.memory_snapshot`` tells of it."""
     blocks: list[dict[str, Any]] = [
         {
@@ -334,18 +334,18 @@ def _segment(card: Card, held: list[Block]) -> dict[str, Any]:
             "state": "active_allocated" if block.asked else "inactive",
             "frames": [],
         }
-        for block in held
+        for block in parts
     ]
-    used = sum(block.size for block in held if block.asked)
+    used = sum(block.size for block in parts if block.asked)
     return {
         "device": card.index,
-        "address": held[0].address,
-        "total_size": sum(block.size for block in held),
+        "address": parts[0].address,
+        "total_size": sum(block.size for block in parts),
         "allocated_size": used,
         "active_size": used,
-        "requested_size": sum(block.asked for block in held),
+        "requested_size": sum(block.asked for block in parts),
         "stream": 0,
-        "segment_type": "small" if held[0].small else "large",
+        "segment_type": "small" if parts[0].small else "large",
         "segment_pool_id": (0, 0),
         "is_expandable": False,
         "frames": [],
@@ -358,7 +358,7 @@ def install(world: World, patches: Patches, cuda: type[Cuda] = Cuda) -> None:
     if world.type == "mps":
         answers: Any = Mps(world)
         modules: tuple[Any, ...] = (torch.mps, torch.mps.event, torch.backends.mps)
-        common: Questions = answers._asked
+        common: Questions = answers._queries
     else:
         answers = common = cuda(world) if world.type == "cuda" else Xpu(world)
         top = getattr(torch, world.type)

@@ -143,28 +143,28 @@ def no_such_device(kind: str, count: int, index: int) -> Exception:
     return RuntimeError(f"The device index is out of range. It must be in [0, {count}), but got {index} for {kind}.")
 
 
-def mixed_devices(card: Card, op: str, argument: str, place: str) -> Exception:
+def mixed_devices(card: Card, op: str, argument: str, device: str) -> Exception:
     """For tensors on two devices; ``argument`` is empty where torch's iterators do not name it."""
     other = str(card.place)
     if not argument:
         return RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {other} and {place}!"
+            f"Expected all tensors to be on the same device, but found at least two devices, {other} and {device}!"
         )
     method = f"wrapper_{card.type.upper()}_{op}"
     if card.torch_version >= (2, 8):
         return RuntimeError(
-            f"Expected all tensors to be on the same device, but got {argument} is on {place}, different from other "
+            f"Expected all tensors to be on the same device, but got {argument} is on {device}, different from other "
             f"tensors on {other} (when checking argument in method {method})"
         )
     return RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, {place} and {other}! "
+        f"Expected all tensors to be on the same device, but found at least two devices, {device} and {other}! "
         f"(when checking argument for argument {argument} in method {method})"
     )
 
 
-def misplaced_index(place: torch.device) -> Exception:
+def misplaced_index(device: torch.device) -> Exception:
     """Make the error for an index that lies neither on the host nor where the tensor does, which is ``place``."""
-    return RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({place})")
+    return RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({device})")
 
 
 def check_dtype(dtype: torch.dtype) -> None:
@@ -189,12 +189,12 @@ def check_attention(card: Card, dtype: torch.dtype) -> None:
 def out_of_memory(card: Card, size: int) -> Exception:
     """torch's error for a request of ``size`` bytes, worded as the assumed version words it."""
     stats = card.allocator.stats()
-    held, reserved = stats["allocated"], stats["reserved"]
+    live, reserved = stats["allocated"], stats["reserved"]
     free = max(card.allocator.capacity - reserved, 0)
     words = {"cuda": "HIP" if card.device.kind == "rocm" else "CUDA", "xpu": "XPU"}.get(card.type, "MPS")
     if card.type == "mps":
         return RuntimeError(
-            f"MPS backend out of memory (MPS allocated: {_size(held)}, other allocations: {_size(card.runtime)}, max "
+            f"MPS backend out of memory (MPS allocated: {_size(live)}, other allocations: {_size(card.runtime)}, max "
             f"allowed: {_size(card.total)}). Tried to allocate {_size(size)} on private pool. Use "
             "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system "
             "failure)."
@@ -202,7 +202,7 @@ def out_of_memory(card: Card, size: int) -> Exception:
     if card.torch_version < (2, 1):
         text = (
             f"{words} out of memory. Tried to allocate {_size(size)} (GPU {card.index}; {_size(card.total)} total "
-            f"capacity; {_size(held)} already allocated; {_size(free)} free; {_size(reserved)} reserved in total by "
+            f"capacity; {_size(live)} already allocated; {_size(free)} free; {_size(reserved)} reserved in total by "
             "PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  "
             f"See documentation for Memory Management and PYTORCH_{words}_ALLOC_CONF"
         )
@@ -210,8 +210,8 @@ def out_of_memory(card: Card, size: int) -> Exception:
         text = (
             f"{words} out of memory. Tried to allocate {_size(size)}. GPU {card.index} has a total capacity of "
             f"{_size(card.total)} of which {_size(free)} is free. Including non-PyTorch memory, this process has "
-            f"{_size(reserved + card.runtime)} memory in use. Of the allocated memory {_size(held)} is allocated by "
-            f"PyTorch, and {_size(reserved - held)} is reserved by PyTorch but unallocated. If reserved but "
+            f"{_size(reserved + card.runtime)} memory in use. Of the allocated memory {_size(live)} is allocated by "
+            f"PyTorch, and {_size(reserved - live)} is reserved by PyTorch but unallocated. If reserved but "
             f"unallocated memory is large try setting PYTORCH_{words}_ALLOC_CONF=expandable_segments:True to avoid "
             "fragmentation.  See documentation for Memory Management  "
             "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"

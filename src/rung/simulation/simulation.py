@@ -139,8 +139,8 @@ class World:
         if isinstance(device, int) and not isinstance(device, bool):
             kind, index = self.type, device
         else:
-            asked = device if isinstance(device, _DEVICE) else _DEVICE(str(device))
-            kind, index = asked.type, asked.index
+            requested = device if isinstance(device, _DEVICE) else _DEVICE(str(device))
+            kind, index = requested.type, requested.index
         if kind == "cpu":
             return HOST
         if kind != self.type:

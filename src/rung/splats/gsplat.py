@@ -87,9 +87,9 @@ def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
 def install() -> None:
     """Replaces gsplat's functions, and lets nerfstudio's splatfacto, now or when it is imported, stay on its device;
     twice is harmless. Raises ``UsageError`` without gsplat."""
-    for place, functions in _PLACES.items():
+    for target, functions in _PLACES.items():
         try:
-            module = importlib.import_module(place)
+            module = importlib.import_module(target)
         except ImportError as error:
             raise UsageError("gsplat is not installed.", [str(error)], ["pip install gsplat"]) from error
         for name, ours in functions.items():

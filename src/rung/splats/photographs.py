@@ -265,10 +265,10 @@ def split(views: Sequence[View], every: int) -> tuple[tuple[int, ...], tuple[int
     Raises ``UsageError`` where none is left to train on.
     """
     order = sorted(range(len(views)), key=lambda index: views[index].name)
-    said = {view.split for view in views} - {""}
-    if said:
+    splits = {view.split for view in views} - {""}
+    if splits:
         # A data set that names only one of the two means the others by the rest.
-        parts = {part: part if part in said else "" for part in ("train", "test")}
+        parts = {part: part if part in splits else "" for part in ("train", "test")}
         train, test = (tuple(i for i in order if views[i].split == parts[part]) for part in ("train", "test"))
     else:
         some = every > 0 and len(order) > 1

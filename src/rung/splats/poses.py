@@ -29,12 +29,12 @@ def places(views: Sequence[View]) -> Doubles:
 
 def focus(views: Sequence[View]) -> Doubles:
     """The point nearest to the axes of all cameras, [3]; where these are parallel, among the cameras."""
-    stands = places(views)
-    mean = stands.mean(0)
+    positions = places(views)
+    mean = positions.mean(0)
     axes = np.stack([pose_of(view)[2, :3] for view in views])
     across = np.eye(3) - axes[:, :, None] * axes[:, None, :]  # what of a distance lies beside each axis
     total = across.sum(0) + 1e-3 * len(views) * np.eye(3)  # parallel axes meet nowhere: a little weight for the mean
-    found: Doubles = np.linalg.solve(total, (across @ (stands - mean)[..., None])[..., 0].sum(0)) + mean
+    found: Doubles = np.linalg.solve(total, (across @ (positions - mean)[..., None])[..., 0].sum(0)) + mean
     return found
 
 
@@ -48,12 +48,12 @@ def converge(views: Sequence[View]) -> bool:
 def reaches(views: Sequence[View]) -> Doubles:
     """About how far along its axis what each camera looks at is, [N]: their common ``focus``; where they do not
     ``converge``, so far that pictures of neighbors overlap by two thirds."""
-    stands = places(views)
+    positions = places(views)
     if converge(views):
         axes = np.stack([pose_of(view)[2, :3] for view in views])
-        along: Doubles = np.einsum("nj,nj->n", axes, focus(views) - stands)
+        along: Doubles = np.einsum("nj,nj->n", axes, focus(views) - positions)
         return np.maximum(along, 0.1 * float(np.median(along)))
-    away = np.linalg.norm(stands[:, None] - stands, axis=2)
+    away = np.linalg.norm(positions[:, None] - positions, axis=2)
     nearest = np.where(away > 0, away, np.inf).min(1)
     if not np.isfinite(nearest).any():  # all stand in one place
         return np.ones(len(views))

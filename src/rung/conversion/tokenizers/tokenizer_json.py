@@ -108,12 +108,12 @@ def _scored(tokenizer: GgufTokenizer, card: ModelCard) -> dict[str, Any]:
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if tokenizer.strips_space else []
     decoders = [_replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
     model = {**_BPE, **options, "vocab": tokenizer.ids, "merges": _merges(tokenizer.ids, card)}
-    made: dict[str, Any] = {"decoder": {"type": "Sequence", "decoders": decoders}, "model": model}
+    described: dict[str, Any] = {"decoder": {"type": "Sequence", "decoders": decoders}, "model": model}
     if tokenizer.strips_space:
         steps = [{"type": "Prepend", "prepend": "▁"}, _replace(" ", "▁")]
-        return made | {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None}
+        return described | {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None}
     blank = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    return made | {"normalizer": _replace(" ", "▁"), "pre_tokenizer": blank}
+    return described | {"normalizer": _replace(" ", "▁"), "pre_tokenizer": blank}
 
 
 def _replace(old: str, new: str) -> dict[str, Any]:

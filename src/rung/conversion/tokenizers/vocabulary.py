@@ -52,17 +52,17 @@ def _keys(card: ModelCard) -> dict[str, Any]:
         )
         phi3 = card.decoder.model_type == "phi3"
         listed = _added_by_config(folder, config) | (_added(whole) if phi3 else {})
-        made = _scored(_with_added(found, listed, size, believed=phi3))
+        keys = _scored(_with_added(found, listed, size, believed=phi3))
     elif whole.get("model", {}).get("byte_fallback"):
-        made = _scored(_with_added(_of_merges(whole), _added(whole), size))
+        keys = _scored(_with_added(_of_merges(whole), _added(whole), size))
     else:
-        made = _byte_level(whole, size)
+        keys = _byte_level(whole, size)
     if card.decoder.model_type.startswith("gemma"):
-        made["tokenizer.ggml.add_space_prefix"] = False
+        keys["tokenizer.ggml.add_space_prefix"] = False
     elif isinstance(config.get("add_prefix_space"), bool):
-        made["tokenizer.ggml.add_space_prefix"] = config["add_prefix_space"]
-    made |= _special(card, config, whole)
-    return made | ({"tokenizer.chat_template": card.chat_template} if card.chat_template else {})
+        keys["tokenizer.ggml.add_space_prefix"] = config["add_prefix_space"]
+    keys |= _special(card, config, whole)
+    return keys | ({"tokenizer.chat_template": card.chat_template} if card.chat_template else {})
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def _merge(merge: str | list[str]) -> str:
 
 def _pre_tokenizer(whole: Mapping[str, Any], whole_words: bool) -> str:
     """llama.cpp's name for how the file cuts text, known by its regular expressions."""
-    given = whole.get("pre_tokenizer") or {}
-    steps = given.get("pretokenizers", [given])
+    pre_tokenizer = whole.get("pre_tokenizer") or {}
+    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     splits = [step["pattern"].get("Regex", "") for step in steps if step.get("type") == "Split"]
     splits += [
         split
@@ -205,8 +205,8 @@ def _special(card: ModelCard, config: Mapping[str, Any], whole: Mapping[str, Any
         text = entry.get("content") if isinstance(entry, Mapping) else entry
         number: Any = by_text.get(text) if isinstance(text, str) else None
         if number is None:
-            given = card.metadata.get(f"{name}_token_id")
-            number = given[0] if isinstance(given, list | tuple) and given else given
+            token_id = card.metadata.get(f"{name}_token_id")
+            number = token_id[0] if isinstance(token_id, list | tuple) and token_id else token_id
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < card.decoder.vocabulary:
             found[f"tokenizer.ggml.{key}_token_id"] = number
     first, last = _around(whole)

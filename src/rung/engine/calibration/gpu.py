@@ -61,27 +61,27 @@ class Round:
         borrowed: bool,
         undisturbed: Undisturbed,
     ) -> None:
-        self.device, self.threads, self.told, self.borrowed = device, threads, notify, borrowed
+        self.device, self.threads, self.notify, self.borrowed = device, threads, notify, borrowed
         self.names, self.undisturbed = _with_exact(names), undisturbed
-        self.place = torch.device(torch_name(device.id))
+        self.torch_device = torch.device(torch_name(device.id))
         self.binder = Binder(device, Journal(), dtype=compute_dtype(device, False), threads=threads)
 
     def seconds(self) -> dict[str, float]:
         """Return the rates of products, attention, a token and a chunk of a prompt, by what was measured."""
-        self.told("layers")
+        self.notify("layers")
         with decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
             found = {"token": self._middle(partial(_token, model))}
         with decoder(self.device, self.threads, _PLAIN, _WIDE) as model:
             found["chunk"] = self._middle(partial(_chunk, model))
         for name in self.names:
-            self.told(name)
+            self.notify(name)
             found |= self._products(name)
         for head_dim, group in _HEADS:
-            self.told("context")
+            self.notify("context")
             found[f"cache {head_dim} {group}"] = self._attention(_VALUES // head_dim, head_dim, group, 1)
         found["attention"] = self._attention(_WIDE.kv_heads, _WIDE.head_dim, _WIDE.group, CHUNK)
         if self.borrowed:
-            self.told("transformers")
+            self.notify("transformers")
             found |= transformers.seconds(self.device, self.undisturbed)
         return found
 
@@ -98,15 +98,15 @@ class Round:
 
     def _inputs(self, rows: int) -> dict[int, Tensor]:
         """Activations, by their columns."""
-        return {columns: torch.randn(rows, columns, device=self.place) for _, columns in (_TINY, *_LARGE)}
+        return {columns: torch.randn(rows, columns, device=self.torch_device) for _, columns in (_TINY, *_LARGE)}
 
     def _attention(self, kv_heads: int, head_dim: int, group: int, queries: int) -> float:
         """Return the seconds of some queries over the caches of all layers, ``_DEPTH`` tokens and themselves in
         each."""
         attend = self.binder.attention(kv_heads * group, kv_heads, head_dim, "f16", window=None, softcap=None)
-        q = torch.randn(queries, kv_heads * group, head_dim, device=self.place)
+        q = torch.randn(queries, kv_heads * group, head_dim, device=self.torch_device)
         shape = (2 * _LAYERS, kv_heads, _DEPTH + queries, head_dim)
-        cache = torch.zeros(shape, dtype=torch.float16, device=self.place).transpose(1, 2)
+        cache = torch.zeros(shape, dtype=torch.float16, device=self.torch_device).transpose(1, 2)
 
         def work() -> None:
             for keys, values in zip(cache[::2], cache[1::2], strict=True):
@@ -122,13 +122,13 @@ class Round:
             while len(turns) < _TURNS or sum(turns) < _SECONDS:
                 started = time.perf_counter()
                 work()
-                _wait(self.place)
+                _wait(self.torch_device)
                 turns.append(time.perf_counter() - started)
             return statistics.median(turns)
 
         with torch.inference_mode():
             work()  # everything is there then that it needs
-            _wait(self.place)
+            _wait(self.torch_device)
             return self.undisturbed(measure)
 
 

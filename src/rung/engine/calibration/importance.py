@@ -100,27 +100,27 @@ class _Round:
     def __init__(
         self, device: Device, threads: int, notify: Callable[[str], None], names: Sequence[str], borrowed: bool
     ) -> None:
-        self.device, self.threads, self.told, self.names, self.borrowed = device, threads, notify, names, borrowed
+        self.device, self.threads, self.notify, self.names, self.borrowed = device, threads, notify, names, borrowed
 
     def seconds(self) -> dict[str, float]:
         """Return the rates of a token and of a chunk of a prompt, by what was measured."""
-        self.told("layers")
+        self.notify("layers")
         with decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
             found = {"narrow": _token(model, 0)}
         for name in self.names:
-            self.told(name)
+            self.notify(name)
             with decoder(self.device, self.threads, name, _weights(name)) as model:
                 found |= {name: _token(model, 0), f"{name} products": _products(model)}
                 if name == _PLAIN:
                     found["read"] = _chunk(model, 0)
         for name, size in _CACHES.items():
-            self.told("context")
+            self.notify("context")
             with decoder(self.device, self.threads, _PLAIN, size) as model:
                 found[f"near {name}"], found[f"deep {name}"] = (_token(model, depth) for depth in (0, _DEPTH))
                 if name == _READ:
                     found["near many"], found["deep many"] = (_chunk(model, depth) for depth in (0, _DEPTH))
         if self.borrowed:
-            self.told("transformers")
+            self.notify("transformers")
             found |= transformers.seconds(self.device, _undisturbed)
         return found
 

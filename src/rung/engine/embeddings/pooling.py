@@ -45,9 +45,9 @@ def ids_of(texts: Any, encode: Callable[[list[str]], list[list[int]]], vocabular
     return found
 
 
-def _is_text_or_ids(given: Any) -> bool:
-    is_ids = isinstance(given, Sequence) and not isinstance(given, bytes)
-    return isinstance(given, str) or (is_ids and all(isinstance(each, int) for each in given))
+def _is_text_or_ids(value: Any) -> bool:
+    is_ids = isinstance(value, Sequence) and not isinstance(value, bytes)
+    return isinstance(value, str) or (is_ids and all(isinstance(each, int) for each in value))
 
 
 def within(

@@ -384,7 +384,7 @@ class Scheduler:
         active = [each for each in self._running if _takes_part(each)]
         left = {each: len(each.ids) - each.computed for each in active}
         singles = sum(count == 1 for count in left.values())
-        room = self._rows_beside(singles) if singles else self._chunk
+        room = self._prompt_rows(singles) if singles else self._chunk
         active.sort(key=lambda each: (left[each] > 1, self._served.get(each.owner, 0.0)))
         batch: list[Part] = []
         for each in active:
@@ -396,8 +396,8 @@ class Scheduler:
                 room -= count if left[each] > 1 else 0
                 start = each.computed
                 ids = each.ids[start : start + count]
-                wanted = each.logits_of(len(ids))
-                batch.append(Part(each, each.cache, start, ids, wanted, states=each.states_of(len(ids))))
+                with_logits = each.logits_of(len(ids))
+                batch.append(Part(each, each.cache, start, ids, with_logits, states=each.states_of(len(ids))))
         batch.sort(key=_adapter_number)  # rows with the same one are multiplied together
         return self._ahead(self._with_guesses(batch)) if len(batch) == singles else batch
 
@@ -450,7 +450,7 @@ class Scheduler:
             left = max(min(left, sequence.prompt - sequence.computed), 1)
         return self._backend.chunk(min(left, sequence.most_rows) if sequence.most_rows else left)
 
-    def _rows_beside(self, others: int) -> int:
+    def _prompt_rows(self, others: int) -> int:
         """Return how many rows of prompts a step may have so that ``others`` have their tokens in time."""
         if not self._seconds_a_row:
             return _FIRST_ROWS

@@ -132,8 +132,8 @@ class TokenSequence(Sequence):
 
     def go_on_after(self, tokens: Many[int]) -> None:
         """Have it go on after tokens of the answer that are known, before it begins. Nobody has taken them yet."""
-        for place, token in enumerate(tokens):
-            self._sampler.note(place, Chosen(token))
+        for index, token in enumerate(tokens):
+            self._sampler.note(index, Chosen(token))
         self.ids += tokens
 
     @property
@@ -237,9 +237,9 @@ class LogprobSequence(Sequence):
 
     def accept(self, outcome: Outcome) -> int:
         """Keep what the logits say of the tokens that follow. Raises the error of logits that are no numbers."""
-        for place, row in enumerate(outcome.logits, outcome.start + 1):
-            if place < len(self.ids):
-                self.found[place] = logprob_of(row, self.ids[place], self._top)
+        for position, row in enumerate(outcome.logits, outcome.start + 1):
+            if position < len(self.ids):
+                self.found[position] = logprob_of(row, self.ids[position], self._top)
         if outcome.start + len(outcome.logits) == len(self.ids):
             self.end("end")
         return 0

@@ -168,7 +168,7 @@ def allocate(seconds: StepSeconds, rows: int, candidates: Sequence[Candidate], m
     """
     free = [each if not each.seconds else each._replace(most=0) for each in candidates]
     return max(
-        (_allocate(seconds, rows, given, most_rows) for given in (candidates, free)), key=lambda found: found[0]
+        (_allocate(seconds, rows, drafts, most_rows) for drafts in (candidates, free)), key=lambda found: found[0]
     )[1]
 
 

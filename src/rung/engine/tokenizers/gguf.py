@@ -203,7 +203,7 @@ class GgufTokenizer:
         return out
 
     def _encode_by_merges(self, parts: list[str | int], next_to_specials: bool) -> list[int]:
-        tokenizer = self._merges_beside_specials if next_to_specials else self._merges
+        tokenizer = self._merges_around_specials if next_to_specials else self._merges
         out: list[int] = []
         for part in parts:
             if isinstance(part, int):
@@ -227,7 +227,7 @@ class GgufTokenizer:
         return self._with_splits(self._pre)
 
     @cached_property
-    def _merges_beside_specials(self) -> Any:
+    def _merges_around_specials(self) -> Any:
         other = self._pre.as_llama_cpp()
         return self._merges if other == replace(self._pre, beside_specials=()) else self._with_splits(other)
 

@@ -39,11 +39,11 @@ def _doubt(package: str, release: str, kind: str) -> str:
     missing = [
         f"{name} ({_spans(known[name])})" for name, row in rows.items() if not row and _goes_on(known[name], release)
     ]
-    said = [f"the catalog has no row of that release for {', '.join(missing)}"] if missing else []
+    doubts = [f"the catalog has no row of that release for {', '.join(missing)}"] if missing else []
     for version in dict.fromkeys(row["version"] for row in rows.values() if row and _is_newer(release, row)):
         names = [name for name, row in rows.items() if row and row["version"] == version and _is_newer(release, row)]
-        said.append(f"{', '.join(names)} as of {version}, the newest that was looked at")
-    return f"{package} {release}: {'; '.join(said)}." if said else ""
+        doubts.append(f"{', '.join(names)} as of {version}, the newest that was looked at")
+    return f"{package} {release}: {'; '.join(doubts)}." if doubts else ""
 
 
 def _known(package: str, kind: str) -> Mapping[str, Sequence[Row]]:

@@ -108,15 +108,15 @@ def keeping_scales(quantize: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(weight: Any, device: Any) -> Any:
         before, values = weight.quant_state, weight.data
-        made = quantize(weight, device)
-        if before is None or _outline(before) != _outline(made.quant_state):
-            return made
-        decoded = sys.modules[f"{_PEER}.functional"].dequantize_4bit(made.data, before)
+        quantized = quantize(weight, device)
+        if before is None or _outline(before) != _outline(quantized.quant_state):
+            return quantized
+        decoded = sys.modules[f"{_PEER}.functional"].dequantize_4bit(quantized.data, before)
         if torch.equal(decoded.to(values.dtype), values.to(decoded.device)):
-            made.quant_state = before
-            if made.module is not None:
-                made.module.quant_state = before
-        return made
+            quantized.quant_state = before
+            if quantized.module is not None:
+                quantized.module.quant_state = before
+        return quantized
 
     return run
 

@@ -15,13 +15,13 @@ def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Te
 
     With a threshold, magnitudes from it on are no part of their row, and of several rows their columns become 0.
     """
-    columns, given = None, a
+    columns, values = None, a
     if threshold > 0:
         outliers = a.abs() >= threshold
         columns = outliers.reshape(-1, a.shape[-1]).any(dim=0).nonzero()[:, 0]
-        given = a.masked_fill(outliers, 0)
-    peaks = given.abs().amax(dim=-1).float()
-    codes = (given * (127 / peaks)[..., None]).round().nan_to_num(0).to(torch.int8)
+        values = a.masked_fill(outliers, 0)
+    peaks = values.abs().amax(dim=-1).float()
+    codes = (values * (127 / peaks)[..., None]).round().nan_to_num(0).to(torch.int8)
     if columns is not None and a.numel() > a.shape[-1]:
         codes[..., columns] = 0
     return codes, peaks.reshape(-1), columns
@@ -30,9 +30,9 @@ def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Te
 def int8_double_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """The same, and codes and magnitudes of the columns as well."""
     codes, peaks, columns = int8_vectorwise_quant(a, threshold)
-    given = a.masked_fill(a.abs() >= threshold, 0) if threshold > 0 else a
-    tall = given.abs().reshape(-1, a.shape[-1]).amax(dim=0).float()
-    other = (given * 127.0 / tall).round().nan_to_num(0).to(torch.int8)
+    inliers = a.masked_fill(a.abs() >= threshold, 0) if threshold > 0 else a
+    tall = inliers.abs().reshape(-1, a.shape[-1]).amax(dim=0).float()
+    other = (inliers * 127.0 / tall).round().nan_to_num(0).to(torch.int8)
     return codes, other, peaks, tall, columns
 
 
@@ -52,9 +52,9 @@ def int8_mm_dequant(
     a: Tensor, row_stats: Tensor, col_stats: Tensor, dtype: torch.dtype | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """Sums int32 [..., N] -> floats, by default f16, with a bias."""
-    for name, given, wanted in (("A", a, torch.int32), ("row_stats", row_stats, torch.float32)):
-        if given.dtype != wanted:
-            raise ValueError(f"{name} must be {wanted}, got {given.dtype}")
+    for name, tensor, expected in (("A", a, torch.int32), ("row_stats", row_stats, torch.float32)):
+        if tensor.dtype != expected:
+            raise ValueError(f"{name} must be {expected}, got {tensor.dtype}")
     scale = row_stats.reshape(-1, 1) * col_stats.reshape(1, -1)
     out = a.view(-1, a.shape[-1]) * scale * 6.200124e-05  # 1 / 127^2, in bitsandbytes' digits
     if bias is not None:

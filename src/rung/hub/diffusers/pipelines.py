@@ -39,7 +39,7 @@ class Folder:
 
     def __init__(self, path: Path, fetch: Callable[[], Path] | None = None) -> None:
         need_packages()
-        self.place, self._fetch = path, fetch
+        self.path, self._fetch = path, fetch
         self.index = read_object(path / INDEX, SMALL)
         where = f"{path.name}/{INDEX}"
         self.networks = components(self.index, where)
@@ -63,11 +63,11 @@ class Folder:
         gone = [
             name
             for name, entry in self.index.items()
-            if isinstance(entry, list) and entry[-1] is not None and not (self.place / name).is_dir()
+            if isinstance(entry, list) and entry[-1] is not None and not (self.path / name).is_dir()
         ]
         if lacking or gone:
             raise BadFile(
-                f"{self.place.name} lacks {', '.join([*lacking, *gone])}",
+                f"{self.path.name} lacks {', '.join([*lacking, *gone])}",
                 [f"{self.kind.__name__} is made of {', '.join(name for name in parameters)}"],
                 code="model-incomplete",
             )
@@ -80,7 +80,7 @@ class Folder:
     def bring_weights(self) -> None:
         """Fetches the weights where they are not here yet. Raises ``HubError``."""
         if self._fetch is not None:
-            self.place, self._fetch = self._fetch(), None
+            self.path, self._fetch = self._fetch(), None
 
     def network(self, name: str) -> nn.Module:
         """A component with parameters on the meta device, and buffers with the values that its class gives them.
@@ -88,11 +88,11 @@ class Folder:
         Raises ``BadFile`` for a configuration that cannot be built, ``UsageError`` for a network stored quantized.
         """
         kind = self._kind(name)
-        config = read_object(self.place / name / "config.json", SMALL)
+        config = read_object(self.path / name / "config.json", SMALL)
         stored = config.get("quantization_config")
         if isinstance(stored, dict):
             raise UsageError(
-                f"{name} of {self.place.name} is stored quantized, by {stored.get('quant_method', 'somebody')}.",
+                f"{name} of {self.path.name} is stored quantized, by {stored.get('quant_method', 'somebody')}.",
                 ["pipelines are read from 32 or 16 bits, and quantized while they are read where that is planned"],
                 ["take the pipeline that it was made from:  --format nf4"],
                 code="already-quantized",
@@ -114,7 +114,7 @@ class Folder:
 
     def _kind(self, name: str) -> type[nn.Module]:
         library, kind = self.index[name]
-        found = _class(kind, str(library), f"{self.place.name}/{INDEX}: {name}")
+        found = _class(kind, str(library), f"{self.path.name}/{INDEX}: {name}")
         if not issubclass(found, nn.Module):
             raise UnknownArchitecture(f"{name} is a {found.__name__}, which is no network")
         return found
@@ -138,13 +138,13 @@ class Folder:
         """A tokenizer, scheduler or processor; None where the index says so."""
         if len(entry) != 2 or entry[1] is None:
             return None
-        kind: Any = _class(entry[1], str(entry[0]), f"{self.place.name}/{INDEX}: {name}")
+        kind: Any = _class(entry[1], str(entry[0]), f"{self.path.name}/{INDEX}: {name}")
         try:
-            return kind.from_pretrained(self.place / name)
+            return kind.from_pretrained(self.path / name)
         except Exception as error:  # as above
             text = " ".join(str(error).split())[:200]
             raise BadFile(
-                f"{name} of {self.place.name} cannot be read: {type(error).__name__}: {text}", code="file-unreadable"
+                f"{name} of {self.path.name} cannot be read: {type(error).__name__}: {text}", code="file-unreadable"
             ) from error
 
 

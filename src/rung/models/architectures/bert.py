@@ -101,7 +101,7 @@ def from_gguf(meta: Settings) -> Encoder:
     llama.cpp pools by mean where the file does not say.
     """
     hidden = meta.integer("embedding_length")
-    said = pooling_of_gguf(meta)
+    pooling = pooling_of_gguf(meta)
     return Encoder(
         model_type="bert",
         layers=meta.integer("block_count", most=MOST_LAYERS),
@@ -113,8 +113,8 @@ def from_gguf(meta: Settings) -> Encoder:
         types=0,
         norm_epsilon=meta.number("attention.layer_norm_epsilon"),
         activation="gelu",
-        pooling=said.kind or "mean",
-        normalize=said.normalize,
+        pooling=pooling.kind or "mean",
+        normalize=pooling.normalize,
     )
 
 

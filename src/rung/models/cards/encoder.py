@@ -110,12 +110,12 @@ def _folder_card(folder: Path, model: EncoderArchitecture) -> EncoderCard:
             ["name the original, and let rung quantize it: --format q8_0"],
             code="architecture-unsupported",
         )
-    said, encoder = pooling_of_folder(folder), model.from_config(config)
+    pooling, encoder = pooling_of_folder(folder), model.from_config(config)
     encoder = replace(
         encoder,
-        pooling=said.kind or encoder.pooling,
-        normalize=said.normalize,
-        most_tokens=said.most_tokens or encoder.context,
+        pooling=pooling.kind or encoder.pooling,
+        normalize=pooling.normalize,
+        most_tokens=pooling.most_tokens or encoder.context,
     )
     files = weight_files(folder)
     stored = [

@@ -73,8 +73,8 @@ def _shape(name: str, parts: Headers, bits: int) -> tuple[int, int]:
         raise contradiction(name, f"{words.name} is {list(words.shape)} of {words.dtype}")
     columns, rows = words.shape[0] * 32 // bits, words.shape[1]
     if "g_idx" in parts and parts["g_idx"].shape != (columns,):
-        said = parts["g_idx"].shape
-        raise contradiction(name, f"bits is {bits}: {words.name} holds {columns} columns, g_idx {list(said)}")
+        shape = parts["g_idx"].shape
+        raise contradiction(name, f"bits is {bits}: {words.name} holds {columns} columns, g_idx {list(shape)}")
     if "g_idx" in parts:
         shaped(name, parts["g_idx"], (columns,), INDICES)
     return rows, columns

@@ -35,9 +35,9 @@ def pull_repository(
     known = folder.find(name)
     if known is not None and known.is_whole and revision is None:
         return known.path
-    said = repository_of(name)
-    assert said is not None, "the caller has asked"
-    repository, label, file = said
+    parsed = repository_of(name)
+    assert parsed is not None, "the caller has asked"
+    repository, label, file = parsed
     listed, notes = hub.listing(repository, revision, offline or bool(OFFLINE.read()))
     files, chosen = select_files(listed, label, file, None)
     for note in (*notes, *chosen):

@@ -104,7 +104,7 @@ def about_card(name: str, path: Path, card: ModelCard) -> About:
     stored, other = folder.find(name), elsewhere.find(name)
     program = "rung" if stored is not None else other.program if other is not None else ""
     files = card.files or (str(path),)
-    said = card.metadata.get("general.license")
+    license_name = card.metadata.get("general.license")
     return About(
         name=name,
         title=stored.title if stored is not None else str(card.metadata.get("general.name") or card.name),
@@ -112,7 +112,7 @@ def about_card(name: str, path: Path, card: ModelCard) -> About:
         path=str(path),
         program=program,
         size=sum(Path(file).stat().st_size for file in files),
-        license=stored.license if stored is not None and stored.license else str(said or ""),
+        license=stored.license if stored is not None and stored.license else str(license_name or ""),
         chat_template=card.chat_template is not None,
         divergence=card.divergence,
         source=stored.source if stored is not None else "",

@@ -107,12 +107,12 @@ def _run(command: list[str], name: str, folder: Path, variables: Mapping[str, st
     temporary.mkdir(exist_ok=True)
     temporary_variables = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
     words = temporary / "words"
-    with open(words, "wb") as said:
+    with open(words, "wb") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             env={**os.environ, **temporary_variables, **variables},
             start_new_session=True,
         )

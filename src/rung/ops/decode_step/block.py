@@ -44,23 +44,23 @@ class Block:
         )
         self.output, self.narrow = (Linear(linear, weights.device) for linear in (weights.output, weights.narrow))
 
-    def forward(self, hidden: Tensor, cache: Cache, place: TokenSpan, glue: Glue, adapter: Adapter | None) -> None:
+    def forward(self, hidden: Tensor, cache: Cache, span: TokenSpan, glue: Glue, adapter: Adapter | None) -> None:
         """Adds what this layer computes to hidden [T, hidden], in place; writes the cache at ``place.start`` and on."""
         x = glue.add_and_norm(hidden, None, None, self.attention_norm)
-        mixed = self.output(self._attention(x, cache, place, glue, adapter), adapter)
+        mixed = self.output(self._attention(x, cache, span, glue, adapter), adapter)
         x = glue.add_and_norm(hidden, mixed, self.attention_post_norm, self.mlp_norm)
         del mixed
         narrowed = self.narrow(self._gated(x, glue, adapter), adapter)
         glue.add_and_norm(hidden, narrowed, self.mlp_post_norm, None)
 
-    def _attention(self, x: Tensor, cache: Cache, place: TokenSpan, glue: Glue, adapter: Adapter | None) -> Tensor:
+    def _attention(self, x: Tensor, cache: Cache, span: TokenSpan, glue: Glue, adapter: Adapter | None) -> Tensor:
         """Return the output of attention, [T, heads * head_dim]."""
         q, k, v = self._heads(x, adapter)
-        glue.rope_and_store_kv(q, k, v, place, cache)
+        glue.rope_and_store_kv(q, k, v, span, cache)
         scale, softcap, window = self.shape.attention_scale, self.shape.attention_softcap, self.weights.window
-        first = first_visible(place.start, window)
-        keys, values = cache.read(self.weights.index, first, place.start + x.shape[0])
-        start = place.start - first
+        first = first_visible(span.start, window)
+        keys, values = cache.read(self.weights.index, first, span.start + x.shape[0])
+        start = span.start - first
         assert self.weights.attend is not None, "no cache in q8_0 comes here"
         out = self.weights.attend(q, keys, values, start=start, scale=scale, window=window, softcap=softcap)
         return out.reshape(x.shape[0], -1)

@@ -38,7 +38,7 @@ class Glue(Protocol):
     ) -> Tensor:
         """hidden [T, hidden] += post_norm(added), in place; then norm(hidden) as a new tensor, hidden without one."""
 
-    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
+    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, span: TokenSpan, cache: Cache) -> None:
         """Norms and rotates q [T, heads, D] and k [T, kv_heads, D] in place, and writes k and v into the cache."""
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -65,13 +65,13 @@ class TorchGlue:
             hidden += added if post_norm is None else self._norm(added, post_norm)
         return hidden if norm is None else self._norm(hidden, norm)
 
-    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
+    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, span: TokenSpan, cache: Cache) -> None:
         """See ``Glue``."""
-        for x, norm in ((q, place.q_norm), (k, place.k_norm)):
+        for x, norm in ((q, span.q_norm), (k, span.k_norm)):
             if norm is not None:
                 x.copy_(self._norm(x, norm))
-            rotate(x, place.cos, place.sin, place.interleaved)
-        cache.write(place.layer, place.start, k, v)
+            rotate(x, span.cos, span.sin, span.interleaved)
+        cache.write(span.layer, span.start, k, v)
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
         """silu or gelu (its tanh form) of the gate, times up."""

@@ -163,13 +163,13 @@ class BoundAdapter:
 
 def _digest(changes: Mapping[str, Sequence[LowRank]]) -> str:
     """Return a hash of the changes, empty where there are none."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for role, several in sorted(changes.items()):
         for change in several:
-            made.update(repr((role, change.scale, change.down.shape, change.up.shape)).encode())
+            digest.update(repr((role, change.scale, change.down.shape, change.up.shape)).encode())
             for part in (change.down, change.up, change.magnitude):
-                made.update(b"" if part is None else np.ascontiguousarray(part).data)
-    return made.hexdigest()[:32] if changes else ""
+                digest.update(b"" if part is None else np.ascontiguousarray(part).data)
+    return digest.hexdigest()[:32] if changes else ""
 
 
 def _lengths(encoded: Encoded, change: LowRank, threads: int) -> np.ndarray:

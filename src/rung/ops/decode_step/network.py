@@ -44,8 +44,8 @@ class Network:
             hidden = hidden.to(layer.device)
             cos, sin = (torch.from_numpy(table).to(layer.device) for table in tables[layer.rope])
             interleaved = self.weights.frequencies[layer.rope].interleaved
-            place = TokenSpan(layer.index, start, cos, sin, interleaved, block.q_norm, block.k_norm)
-            block.forward(hidden, cache, place, self.glue, adapter)
+            span = TokenSpan(layer.index, start, cos, sin, interleaved, block.q_norm, block.k_norm)
+            block.forward(hidden, cache, span, self.glue, adapter)
         return hidden
 
     @torch.inference_mode()

@@ -42,19 +42,19 @@ class NumbaGlue:
         self._run(rows.add_and_norm.address, *hidden.shape, *pointers, self._floats.ctypes.data)
         return out
 
-    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
+    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, span: TokenSpan, cache: Cache) -> None:
         """See ``Glue``; the heads of a token follow each other without gaps."""
-        group, *place_in_block = self._pool.layer(place.layer)
-        layout = (self._pool.block, *place_in_block)
+        group, *offsets = self._pool.layer(span.layer)
+        layout = (self._pool.block, *offsets)
         lies = cache_words(layout, self._pool.dtype, q.shape[2], None, self._floats)
-        at = np.array([(place.start + row, cache.table(group)) for row in range(len(q))], np.int64)
+        at = np.array([(span.start + row, cache.table(group)) for row in range(len(q))], np.int64)
         words = [0] * len(StoreWord)
         words[StoreWord.TOKENS : StoreWord.Q] = len(q), k.shape[1], q.shape[1] // k.shape[1]
         words[StoreWord.Q : StoreWord.Q_APART] = map(_at, (q, k, v))
         words[StoreWord.Q_APART : StoreWord.Q_NORM] = (4 * x.stride(0) for x in (q, k, v))
-        words[StoreWord.Q_NORM : StoreWord.COSINE] = map(_at, (place.q_norm, place.k_norm))
-        words[StoreWord.COSINE : StoreWord.HALF] = map(_at, (place.cos, place.sin))
-        words[StoreWord.HALF], words[StoreWord.INTERLEAVED] = place.cos.shape[1], int(place.interleaved)
+        words[StoreWord.Q_NORM : StoreWord.COSINE] = map(_at, (span.q_norm, span.k_norm))
+        words[StoreWord.COSINE : StoreWord.HALF] = map(_at, (span.cos, span.sin))
+        words[StoreWord.HALF], words[StoreWord.INTERLEAVED] = span.cos.shape[1], int(span.interleaved)
         words[StoreWord.ROWS], words[StoreWord.CACHE] = at.ctypes.data, lies.ctypes.data
         run(rope_and_store_kv[self._pool.dtype].address, words, self._threads)
 

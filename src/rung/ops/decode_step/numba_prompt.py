@@ -40,8 +40,8 @@ class PromptReader:
         self._floats = self._heads_of.floats
         self._caches = []
         for layer in weights.layers:
-            _, *place = pool.layer(layer.index)
-            layout = (pool.block, *place)
+            _, *offsets = pool.layer(layer.index)
+            layout = (pool.block, *offsets)
             self._caches.append(cache_words(layout, pool.dtype, shape.head_dim, layer.window, self._floats))
 
     def read(self, batch: Sequence[SequenceRows]) -> Floats:
@@ -56,10 +56,10 @@ class PromptReader:
         for layer in self._weights.layers:
             self._layer(layer, hidden, tables, turns[layer.rope], changes)
         self._write_states(batch, hidden)
-        wanted = logit_rows(batch)
-        if not wanted:
+        with_logits = logit_rows(batch)
+        if not with_logits:
             return np.empty((0, self._shape.vocabulary), np.float32)
-        return self._logits(hidden[wanted], _changes(batch, [each.logits for each in batch]))
+        return self._logits(hidden[with_logits], _changes(batch, [each.logits for each in batch]))
 
     def _write_states(self, batch: Sequence[SequenceRows], hidden: Floats) -> None:
         """Write the states that sequences want, after the final norm; ``hidden`` stays as it is."""
@@ -143,8 +143,8 @@ class PromptReader:
         """Return the output of attention, [T, heads * head_dim]."""
         shape, group = self._shape, self._shape.heads // self._shape.kv_heads
         out = np.empty((count, shape.heads * shape.head_dim), np.float32)
-        seen = int(tables.rows[self._pool.layer(layer.index).group][:, 0].max()) + 1
-        scores = np.empty((self._threads, score_floats(seen, shape.head_dim)), np.float32)
+        positions = int(tables.rows[self._pool.layer(layer.index).group][:, 0].max()) + 1
+        scores = np.empty((self._threads, score_floats(positions, shape.head_dim)), np.float32)
         words = [0] * len(AttendWord)
         words[AttendWord.KV_HEADS], words[AttendWord.GROUP] = shape.kv_heads, group
         words[AttendWord.FEW] = attention.heads_at_once(shape.kv_heads, group, count, self._threads)

@@ -71,8 +71,8 @@ class _Memory:
 
     def gather(self, rows: Sequence[int]) -> None:
         """Move hidden states and what is added to them of some rows to the front, for a head of fewer rows."""
-        for held in self._keep[0], self._keep[2]:
-            held[: len(rows)] = held[list(rows)]
+        for buffer in self._keep[0], self._keep[2]:
+            buffer[: len(rows)] = buffer[list(rows)]
 
 
 def rows_of(array: Floats) -> Rows:
@@ -178,9 +178,9 @@ class Step:
             run_program(state.program(count, logits), state.threads)
             return
         run_program(state.program(count, 0), state.threads)
-        wanted = logit_rows(batch)
-        memory.gather(wanted)
-        memory.adapters.fill([adapters[row] for row in wanted])
+        with_logits = logit_rows(batch)
+        memory.gather(with_logits)
+        memory.adapters.fill([adapters[row] for row in with_logits])
         run_program(state.program(0, logits), state.threads)
 
 
@@ -251,8 +251,8 @@ class _Layout:
             len(frequencies.inverse),
             frequencies.interleaved,
         )
-        group, *place = self.pool.layer(layer.index)
-        layout = (self.pool.block, *place)
+        group, *offsets = self.pool.layer(layer.index)
+        layout = (self.pool.block, *offsets)
         words = cache_words(layout, self.pool.dtype, shape.head_dim, layer.window, self.builder.floats)
         tables = memory.tables
         self.builder.attention(heads, words, self.pool.dtype, tables.rows[group], tables.runs[group], tables.count)

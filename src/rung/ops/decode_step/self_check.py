@@ -90,8 +90,8 @@ class _Attention:
         return torch.from_numpy(self.attend(*arrays, **options)).to(q.device)
 
     def attend(self, q: Floats, keys: Floats, values: Floats, **options: Any) -> Floats:
-        made: Floats = self._rung.attend(q, keys, values, **options)
-        return made
+        attended: Floats = self._rung.attend(q, keys, values, **options)
+        return attended
 
 
 class _Parts:

@@ -31,12 +31,12 @@ class R16:
         rows, out = x.shape[0], state.shape[0]
         if state.gather is not None:
             x = x[:, torch.from_numpy(state.gather)]
-        given = x if x.stride(1) == 1 else x.contiguous()
+        inputs = x if x.stride(1) == 1 else x.contiguous()
         y = torch.empty(rows, out, dtype=x.dtype)
         if rows:
             dtype, size = DTYPE_NAME[x.dtype], x.element_size()
             sums = y if dtype == "f32" else torch.empty(min(rows, MOST_ROWS), out)
-            product(state, given.data_ptr(), size * given.stride(0), rows, y.data_ptr(), sums.data_ptr(), dtype)
+            product(state, inputs.data_ptr(), size * inputs.stride(0), rows, y.data_ptr(), sums.data_ptr(), dtype)
         return y
 
     def multiply(self, state: Packed, x: Floats) -> Floats:

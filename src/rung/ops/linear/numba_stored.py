@@ -35,16 +35,16 @@ class StoredRows:
         """[M, in] -> [M, out]"""
         rows, (out, columns) = len(x), state.shape
         tile = next(tile for tile in TILES if tile >= rows)
-        given = np.zeros((tile, columns), np.float32) if rows < tile else np.ascontiguousarray(x, np.float32)
+        inputs = np.zeros((tile, columns), np.float32) if rows < tile else np.ascontiguousarray(x, np.float32)
         if rows < tile:
-            given[:rows] = x
+            inputs[:rows] = x
         data = state.encoded.parts["data"]
         if out < TILES[tile]:  # too few rows for the kernel: a copy that has enough
             data = np.concatenate([data, np.zeros((TILES[tile] - out, data.shape[1]), np.uint8)])
         y = np.empty((rows, len(data)), np.float32)
         share = -(-len(data) // (state.threads * _CHUNKS_A_THREAD))
         words = [
-            *(0, data.ctypes.data, data.strides[0], given.ctypes.data, 4 * columns, columns),
+            *(0, data.ctypes.data, data.strides[0], inputs.ctypes.data, 4 * columns, columns),
             *(y.ctypes.data, 4 * len(data), rows, len(data), -(-share // TILES[tile]) * TILES[tile]),
         ]
         kernel = multiply_stored(state.encoded.format.name, tile)

@@ -19,13 +19,13 @@ class Decode:
 
     def apply(self, state: Stored, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]"""
-        rows, given = state.shape[0], x.to(state.dtype)
+        rows, inputs = state.shape[0], x.to(state.dtype)
         if state.shape[0] <= state.step:
-            return linear(given, state.read(0, rows, x.device, state.dtype)).to(x.dtype)
+            return linear(inputs, state.read(0, rows, x.device, state.dtype)).to(x.dtype)
         y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
         for first in range(0, rows, state.step):
             last = min(first + state.step, rows)
-            y[:, first:last] = linear(given, state.read(first, last, x.device, state.dtype))
+            y[:, first:last] = linear(inputs, state.read(first, last, x.device, state.dtype))
         return y
 
     def restore(self, state: Stored) -> Encoded:

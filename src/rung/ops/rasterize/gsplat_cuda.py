@@ -21,13 +21,13 @@ class _Absolute(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, means: Tensor, absolute: Tensor, out: list[Tensor]) -> Tensor:
-        ctx.held = out
+        ctx.means = out
         return means.view_as(means)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        means = ctx.held.pop()  # which would hold on to this for ever
+        means = ctx.means.pop()  # which would hold on to this for ever
         return gradient, means.absgrad[0], None
 
 

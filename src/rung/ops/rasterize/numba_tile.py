@@ -186,7 +186,7 @@ class _Rasterize(torch.autograd.Function):
     def forward(ctx: Any, camera: Camera, pose: Tensor, screen: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         splats = Splats(*(tensor.detach().contiguous() for tensor in tensors))
         forward_pass = _Pass(splats, pose, camera)
-        ctx.made, ctx.columns = forward_pass, 0 if screen is None else screen.shape[1]
+        ctx.forward_pass, ctx.columns = forward_pass, 0 if screen is None else screen.shape[1]
         ctx.save_for_backward(*splats)
         means = forward_pass.means()
         ctx.mark_non_differentiable(forward_pass.radii, means)
@@ -195,7 +195,7 @@ class _Rasterize(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, color: Tensor, alpha: Tensor, depth: Tensor, *unused: Tensor) -> tuple[Any, ...]:
-        *splats, screen, view = ctx.made.back(Splats(*ctx.saved_tensors), color, alpha, depth, ctx.columns == 4)
+        *splats, screen, view = ctx.forward_pass.back(Splats(*ctx.saved_tensors), color, alpha, depth, ctx.columns == 4)
         pose = torch.cat([view, torch.zeros(1, 4)])
         return (None, pose, screen if ctx.columns else None, *splats)
 

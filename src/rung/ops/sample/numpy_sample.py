@@ -54,10 +54,10 @@ def _changed(logits: Floats, row: Row) -> Floats:
     known = (row.bias_ids >= 0) & (row.bias_ids < out.size)
     out[row.bias_ids[known]] += row.bias[known]
     known = (row.said >= 0) & (row.said < out.size)
-    said, counts, penalty = row.said[known], row.counts[known], np.float32(row.repeat_penalty)
+    counted, counts, penalty = row.said[known], row.counts[known], np.float32(row.repeat_penalty)
     with np.errstate(over="ignore"):  # what is infinite then is an error of the row
-        values = np.where(out[said] < 0, out[said] * penalty, out[said] / penalty)
-    out[said] = values - np.where(counts > 0, counts * row.frequency_penalty + row.presence_penalty, 0.0)
+        values = np.where(out[counted] < 0, out[counted] * penalty, out[counted] / penalty)
+    out[counted] = values - np.where(counts > 0, counts * row.frequency_penalty + row.presence_penalty, 0.0)
     if row.mask is not None:
         bits = np.unpackbits(row.mask.view(np.uint8), count=out.size, bitorder="little")
         out[bits == 0] = -np.inf

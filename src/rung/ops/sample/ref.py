@@ -47,12 +47,12 @@ def _changed(values: Tensor, row: Row) -> Tensor:
     ids, bias = torch.from_numpy(row.bias_ids).long(), torch.from_numpy(row.bias)
     known = (ids >= 0) & (ids < len(out))
     out[ids[known]] += bias[known]
-    said, counts = torch.from_numpy(row.said).long(), torch.from_numpy(row.counts)
-    known = (said >= 0) & (said < len(out))
-    said, counts, penalty = said[known], counts[known], torch.tensor(row.repeat_penalty)
-    score = torch.where(out[said] < 0, out[said] * penalty, out[said] / penalty).double()
+    counted, counts = torch.from_numpy(row.said).long(), torch.from_numpy(row.counts)
+    known = (counted >= 0) & (counted < len(out))
+    counted, counts, penalty = counted[known], counts[known], torch.tensor(row.repeat_penalty)
+    score = torch.where(out[counted] < 0, out[counted] * penalty, out[counted] / penalty).double()
     less = counts * row.frequency_penalty + (counts > 0) * row.presence_penalty
-    out[said] = (score - less.double()).float()
+    out[counted] = (score - less.double()).float()
     if row.mask is not None:
         bits = np.unpackbits(row.mask.view(np.uint8), count=len(out), bitorder="little")
         out[torch.from_numpy(bits) == 0] = -math.inf

@@ -71,10 +71,10 @@ def _token(logits: npt.NDArray[np.float32], row: Row) -> int:
     """Return the token by the contract's steps."""
     x = logits.astype(np.float64)
     x[row.bias_ids] = (logits[row.bias_ids] + row.bias).astype(np.float64)
-    said = x[row.said].astype(np.float32)
-    said = np.where(said < 0, said * np.float32(row.repeat_penalty), said / np.float32(row.repeat_penalty))
+    values = x[row.said].astype(np.float32)
+    values = np.where(values < 0, values * np.float32(row.repeat_penalty), values / np.float32(row.repeat_penalty))
     less = row.counts * row.frequency_penalty + (row.counts > 0) * row.presence_penalty
-    x[row.said] = (said - less).astype(np.float32)
+    x[row.said] = (values - less).astype(np.float32)
     if row.mask is not None:
         x[np.unpackbits(row.mask.view(np.uint8), count=len(x), bitorder="little") == 0] = -np.inf
     if row.temperature == 0:

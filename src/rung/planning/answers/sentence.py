@@ -74,7 +74,7 @@ def _on_one(answer: Answer, key: str) -> str:
     if own is None:
         return f"not on the card alone; {_split_with_cpu(others[0])}"
     slow = own.choice.level == "slow"
-    runs = f"not {_given_up(answer, own)}; it runs{' slowly' if slow else ''}"
+    runs = f"not {_changed(answer, own)}; it runs{' slowly' if slow else ''}"
     words = f"{_word(own.choice) + ',' if own.as_asked else runs} with {_with(own)}"
     if shared is None:
         return words
@@ -92,7 +92,7 @@ def _split_with_cpu(other: Alternative, context: int = 0, slow_is_said: bool = F
     return f"{word}{share_words(other.on_cpu)} on the CPU with {_with(other, context)}"
 
 
-def _given_up(answer: Answer, other: Alternative) -> str:
+def _changed(answer: Answer, other: Alternative) -> str:
     """Describe the part of the question that the alternative gives up."""
     formats = list(dict.fromkeys(choice.format for choice in answer.choices))
     if other.choice.format in formats:

@@ -24,15 +24,15 @@ import_compiler()  # before anything is replaced: the first mode or checkpoint w
 def install(world: World, patches: Patches) -> Callable[[], None]:
     """Puts it in force; returns what takes it out again."""
     real = torch.compile
-    said = False
+    warned = False
 
     @functools.wraps(real)
     def compiled(model: Any = None, **options: Any) -> Any:
-        nonlocal said
+        nonlocal warned
         if not world.active:
             return real(model, **options)
-        if not said:
-            said = True
+        if not warned:
+            warned = True
             warnings.warn(_words(world), stacklevel=2)
         return model if model is not None else lambda function: function
 

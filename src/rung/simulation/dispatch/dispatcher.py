@@ -52,44 +52,49 @@ class Dispatch:
             operation = self._operations[call] = Operation(func, defects=bool(world.defects))
         if operation.view:
             return call(*args, **kwargs)
-        wanted = world.local.wanted
-        if operation.plain and wanted is None and not kwargs and (found := _alone(world, args)) is not None:
+        target = world.local.wanted
+        if operation.plain and target is None and not kwargs and (found := _alone(world, args)) is not None:
             card, dtype = found
             self._check(operation, card, dtype)
             result = call(*args)
             if operation.fresh:
                 _keep(card, operation, result)
             return result
-        return self._general(operation, func, args, kwargs, wanted)
+        return self._general(operation, func, args, kwargs, target)
 
     def _general(
-        self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None
+        self,
+        operation: Operation,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        chosen: Card | Host | None,
     ) -> Any:
         """Any operation, wherever its tensors lie and its results are wanted."""
         world, call = self.world, func._op
         device = kwargs.get("device")
         if device is not None and device.type != "cpu":
-            wanted = world.find(device)
-            if wanted is None:
+            chosen = world.find(device)
+            if chosen is None:
                 return call(*args, **kwargs)
             kwargs = {**kwargs, "device": _CPU}
-        given, places, card, together, dtype = _survey(world, (*args, *kwargs.values()) if kwargs else args)
-        whole = operation.whole and card and together and wanted is None and not world.defects
+        tensors, places, card, together, dtype = _survey(world, (*args, *kwargs.values()) if kwargs else args)
+        whole = operation.whole and card and together and chosen is None and not world.defects
         if operation.composite and not whole:  # in inference mode
-            return self._by_parts(func, args, kwargs, wanted)
+            return self._by_parts(func, args, kwargs, chosen)
         if card and operation.indexes:
             _check_indices(world, *args[:2])
-        if card and not together and not operation.mixes and wanted is None:
-            self._settle(operation, card, given, places, args, kwargs)
-        target = wanted or card or HOST
+        if card and not together and not operation.mixes and chosen is None:
+            self._settle(operation, card, tensors, places, args, kwargs)
+        target = chosen or card or HOST
         computing = card or target
         if operation.random:
             check_generator(world, kwargs.get("generator"), computing)
         if not isinstance(computing, Card):
             result = call(*args, **kwargs)
-            if not given or all(place is UNDECIDED for place in places):
+            if not tensors or all(device_of is UNDECIDED for device_of in places):
                 for tensor in _results(result):
-                    (placement.leave_open if wanted is None else placement.settle)(tensor)
+                    (placement.leave_open if chosen is None else placement.settle)(tensor)
             return result
         dtype = dtype or kwargs.get("dtype") or torch.get_default_dtype()
         self._check(operation, computing, dtype)
@@ -102,12 +107,12 @@ class Dispatch:
                     tensor.fill_(float("nan"))
         return result
 
-    def _by_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None) -> Any:
+    def _by_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Card | Host | None) -> Any:
         """Computes an operation that is made of others: its parts come back to ``run``."""
-        if wanted is None:
+        if target is None:
             with observe():
                 return func.decompose(*args, **kwargs)
-        with wanting(self.world, wanted), observe():
+        with wanting(self.world, target), observe():
             return func.decompose(*args, **kwargs)
 
     def _inside(self, func: Any) -> Callable[..., Any]:
@@ -132,28 +137,28 @@ class Dispatch:
         self,
         operation: Operation,
         card: Card,
-        given: list[Tensor],
+        tensors: list[Tensor],
         places: list[Card | Host],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         """Takes undecided tensors to the card; raises torch's error for one that lies elsewhere."""
-        for index, (tensor, place) in enumerate(zip(given, places, strict=True)):
-            if place is UNDECIDED:
+        for index, (tensor, location) in enumerate(zip(tensors, places, strict=True)):
+            if location is UNDECIDED:
                 claim(card, tensor)
                 places[index] = card
-            elif place is not card and (place is not HOST or _is_misplaced(tensor)):
+            elif location is not card and (location is not HOST or _is_misplaced(tensor)):
                 named = operation.kind == "matmul" or operation.name in _NAMED
                 name = operation.argument(tensor, args, kwargs) if named else ""
                 op, renamed = _WRAPPERS.get(operation.name, (operation.name, {}))
-                raise refusals.mixed_devices(card, op, renamed.get(name, name), str(place.place))
+                raise refusals.mixed_devices(card, op, renamed.get(name, name), str(location.place))
 
 
 def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None]) -> None:
     """Raises torch's error for an index on a card on which the tensor is not."""
     here = where(world, tensor)
     lying = (where(world, index) for index in indices if index is not None)
-    if here is not UNDECIDED and any(isinstance(place, Card) and place is not here for place in lying):
+    if here is not UNDECIDED and any(isinstance(location, Card) and location is not here for location in lying):
         raise refusals.misplaced_index(here.place)
 
 
@@ -194,7 +199,7 @@ def _survey(
 
     That is the first dtype that capabilities are named after. One loop: every operation comes through here.
     """
-    given: list[Tensor] = []
+    operands: list[Tensor] = []
     places: list[Card | Host] = []
     card, together, dtype = None, True, None
     for value in values:
@@ -205,16 +210,16 @@ def _survey(
         else:
             continue
         for tensor in tensors:
-            place = where(world, tensor)
-            given.append(tensor)
-            places.append(place)
-            if card is None and isinstance(place, Card):
-                card = place
-            if place is not card:
+            location = where(world, tensor)
+            operands.append(tensor)
+            places.append(location)
+            if card is None and isinstance(location, Card):
+                card = location
+            if location is not card:
                 together = False
             elif dtype is None and tensor.dtype in refusals.DTYPE_NAMES:
                 dtype = tensor.dtype
-    return given, places, card, together, dtype
+    return operands, places, card, together, dtype
 
 
 def _keep(card: Card, operation: Operation, result: Any) -> None:

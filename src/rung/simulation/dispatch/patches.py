@@ -47,7 +47,7 @@ def _exchange(pairs: list[tuple[Any, Any]]) -> None:
     for module_name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or module_name.partition(".")[0] in ("torch", "rung"):
             continue
-        held = vars(module)
-        if not becoming.keys().isdisjoint(map(id, held.values())):
-            for name in [name for name, value in held.items() if id(value) in becoming]:
-                setattr(module, name, becoming[id(held[name])])
+        names = vars(module)
+        if not becoming.keys().isdisjoint(map(id, names.values())):
+            for name in [name for name, value in names.items() if id(value) in becoming]:
+                setattr(module, name, becoming[id(names[name])])

@@ -81,9 +81,9 @@ def _calling(do: Callable[[], None]) -> Any:
         state = _State.from_address(own)
         if state.tracer == called:
             _no_closer(sys._getframe(1))
-        for place in _PLACES:
-            if getattr(state, place) == called:
-                _fill(place)(own, 0, 0)
+        for slot in _PLACES:
+            if getattr(state, slot) == called:
+                _fill(slot)(own, 0, 0)
         do()
         return 0
 
@@ -91,9 +91,9 @@ def _calling(do: Callable[[], None]) -> Any:
 
 
 @functools.cache
-def _fill(place: str) -> Any:
+def _fill(slot: str) -> Any:
     """The function that fills a place: it takes a state, what is to be called, and an object for it."""
-    return _function(_PLACES[place], c_int, c_size_t, c_size_t, c_size_t)
+    return _function(_PLACES[slot], c_int, c_size_t, c_size_t, c_size_t)
 
 
 def _address(called: Any) -> int:
@@ -111,9 +111,9 @@ def _fields(name: str) -> Iterator[int]:
     return map(operator.attrgetter(name), map(_State.from_address, _others()))
 
 
-def _exchanged(place: str, was: int, now: int) -> Iterator[Any]:
+def _exchanged(slot: str, was: int, now: int) -> Iterator[Any]:
     """Puts something in that place of each other thread in which ``was`` is (0: nothing)."""
-    return map(_fill(place), compress(_others(), map(was.__eq__, _fields(place))), repeat(now), repeat(0))
+    return map(_fill(slot), compress(_others(), map(was.__eq__, _fields(slot))), repeat(now), repeat(0))
 
 
 def _looking(called: int, closely: bool) -> Iterator[Any]:

@@ -164,10 +164,10 @@ class Autocast:
         operation, names = overload._op, [argument.name for argument in overload._schema.arguments]
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            given = dict(zip(names, args, strict=False)) | kwargs
-            if self._is_eligible(args[0]) and given.get("dtype") is None:
-                given["dtype"] = torch.float32
-            return operation(**given)
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            if self._is_eligible(args[0]) and arguments.get("dtype") is None:
+                arguments["dtype"] = torch.float32
+            return operation(**arguments)
 
         return call
 

@@ -65,7 +65,7 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
     """
 
     @functools.wraps(real)
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def placed(*args: Any, **kwargs: Any) -> Any:
         methods = _in_force
         if methods is None or (methods.world.plain and placement.is_transparent()):
             return real(*args, **kwargs)
@@ -73,25 +73,25 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
         if device is None and not follows:
             device = _default_device()
         data = args[0] if args and isinstance(args[0], Tensor) else None
-        place = methods.world.find(device)
-        if place is None and (device is not None or (data is not None and (follows or with_data))):
+        target = methods.world.find(device)
+        if target is None and (device is not None or (data is not None and (follows or with_data))):
             return real(*args, **kwargs)
-        check_generator(methods.world, kwargs.get("generator"), place or HOST)
+        check_generator(methods.world, kwargs.get("generator"), target or HOST)
         kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
-        with wanting(methods.world, place or HOST):
+        with wanting(methods.world, target or HOST):
             result = real(*args, **kwargs)
         if not isinstance(result, Tensor):
             return result
-        if not isinstance(place, Card):
+        if not isinstance(target, Card):
             placement.put(methods.world, HOST, result)
             return methods.pinned(result) if pinned else result
         if with_data and (data is not None or hasattr(args[0], "__array__")):
-            return result if card_of(methods.world, result) is place else methods.moved(result, place, {})
-        placement.claim(place, result)
+            return result if card_of(methods.world, result) is target else methods.moved(result, target, {})
+        placement.claim(target, result)
         return result
 
-    return made
+    return placed
 
 
 def _default_device() -> torch.device | None:
@@ -109,8 +109,8 @@ def _parsing(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
 
     def parsed(*args: Any, **kwargs: Any) -> Any:
         device = args[0] if args else kwargs.get("device")
-        if isinstance(device, int) and isinstance(place := world.find(device), Card):
-            return real(place.place, *args[1:], **{name: value for name, value in kwargs.items() if name != "device"})
+        if isinstance(device, int) and isinstance(target := world.find(device), Card):
+            return real(target.place, *args[1:], **{name: value for name, value in kwargs.items() if name != "device"})
         return real(*args, **kwargs)
 
     return parsed

@@ -32,10 +32,10 @@ class CardGenerator(_REAL):
     card: Card
 
     def __new__(cls, card: Card) -> CardGenerator:
-        made = super().__new__(cls)
-        made.card = card
-        _on_cards[made._cdata] = made  # type: ignore[attr-defined]
-        return made
+        generator = super().__new__(cls)
+        generator.card = card
+        _on_cards[generator._cdata] = generator  # type: ignore[attr-defined]
+        return generator
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -44,19 +44,19 @@ class CardGenerator(_REAL):
 
     def clone_state(self) -> CardGenerator:
         """Another one on the card, in the same state."""
-        made = CardGenerator(self.card)
-        made.set_state(self.get_state())
-        return made
+        clone = CardGenerator(self.card)
+        clone.set_state(self.get_state())
+        return clone
 
 
 #: By torch's own address of each: what comes back from an operation is a plain one of the same address.
 _on_cards: weakref.WeakValueDictionary[int, CardGenerator] = weakref.WeakValueDictionary()
 
 
-def check_generator(world: World, generator: Any, place: Card | Host) -> None:
+def check_generator(world: World, generator: Any, device: Card | Host) -> None:
     """Raises torch's error for a generator of another kind of device."""
     if generator is None:
         return
     found = world.type if generator._cdata in _on_cards else "cpu"
-    if found != place.type:
-        raise RuntimeError(f"Expected a '{place.type}' device type for generator but found '{found}'")
+    if found != device.type:
+        raise RuntimeError(f"Expected a '{device.type}' device type for generator but found '{found}'")

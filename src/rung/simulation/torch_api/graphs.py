@@ -77,10 +77,10 @@ class Graph:
             for number, (func, args, kwargs, result) in enumerate(self._steps):
                 self._launch(number)
                 if random in func.tags and kwargs.get("generator") is None:
-                    made = self.world.card.by_chance(func, args, kwargs)
+                    output = self.world.card.by_chance(func, args, kwargs)
                 else:
-                    made = func(*args, **kwargs)
-                _write(result, made)
+                    output = func(*args, **kwargs)
+                _write(result, output)
             self._launch(len(self._steps))
 
     def _launch(self, number: int) -> None:
@@ -98,13 +98,13 @@ class Graph:
         return (0, 1)
 
 
-def _write(kept: Any, made: Any) -> None:
+def _write(kept: Any, result: Any) -> None:
     """New results where the first ones lie; what changed its input, or only looks at it, is there already."""
     if isinstance(kept, Tensor):
-        if kept.untyped_storage()._cdata != made.untyped_storage()._cdata:
-            kept.copy_(made)
+        if kept.untyped_storage()._cdata != result.untyped_storage()._cdata:
+            kept.copy_(result)
     elif isinstance(kept, (list, tuple)):
-        for old, new in zip(kept, made, strict=True):
+        for old, new in zip(kept, result, strict=True):
             _write(old, new)
 
 
@@ -112,9 +112,9 @@ def install(world: World, patches: Patches, graph: type[Graph] = Graph) -> None:
     """Puts the class of one simulation in force, which is made of ``graph``."""
     if world.type != "cuda":
         return
-    made = type("CUDAGraph", (graph,), {"world": world, "__module__": "torch.cuda", "__doc__": Graph.__doc__})
+    simulated = type("CUDAGraph", (graph,), {"world": world, "__module__": "torch.cuda", "__doc__": Graph.__doc__})
     for module in (torch.cuda, torch.cuda.graphs):
-        patches.set(module, "CUDAGraph", made)
+        patches.set(module, "CUDAGraph", simulated)
         patches.set(module, "graph_pool_handle", lambda: (0, 1))
     patches.set(*EMPTY_PINNED_CACHE, lambda: None)  # pinned memory is the host's own here
     patches.set(torch.cuda.graphs.graph, "default_capture_stream", None)  # the class keeps the first one

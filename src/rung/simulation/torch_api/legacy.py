@@ -39,8 +39,8 @@ def install(world: World, patches: Patches) -> None:
     for name in dir(module):
         host = getattr(torch, name, None)
         if name.endswith("Tensor") and isinstance(host, type(torch.FloatTensor)):
-            made = CardType(name, (), {"host": host, "world": world, "__module__": f"torch.{world.type}"})
-            patches.set(module, name, made)
+            card_type = CardType(name, (), {"host": host, "world": world, "__module__": f"torch.{world.type}"})
+            patches.set(module, name, card_type)
     before = torch.set_default_tensor_type
 
     def set_default_tensor_type(kind: Any) -> None:

@@ -108,10 +108,10 @@ def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
     return True
 
 
-def put(world: World, place: Card | Host, tensor: Tensor) -> None:
+def put(world: World, device: Card | Host, tensor: Tensor) -> None:
     """Puts a tensor that was made on the processor where it is wanted."""
-    if isinstance(place, Card):
-        claim(place, tensor)
+    if isinstance(device, Card):
+        claim(device, tensor)
     elif world.plain and not _inside.transparent:
         host_key.mark(tensor)
 
@@ -178,14 +178,14 @@ def transparent(compute: Callable[..., Any]) -> Callable[..., Any]:
 class wanting:  # noqa: N801 (a block: with wanting(...))
     """While in the block, operations of this thread put their results there."""
 
-    __slots__ = ("_before", "_local", "_place")
+    __slots__ = ("_before", "_device", "_local")
 
-    def __init__(self, world: World, place: Card | Host) -> None:
-        self._local, self._place = world.local, place
+    def __init__(self, world: World, device: Card | Host) -> None:
+        self._local, self._device = world.local, device
 
     def __enter__(self) -> None:
         self._before = self._local.wanted
-        self._local.wanted = self._place
+        self._local.wanted = self._device
 
     def __exit__(self, *_: object) -> None:
         self._local.wanted = self._before

@@ -28,20 +28,20 @@ def install(world: World, patches: Patches) -> None:
         return card.place if card else _real_device(storage)
 
     def copied(storage: torch.UntypedStorage, card: Card | None) -> torch.UntypedStorage:
-        made = torch.UntypedStorage(storage.nbytes())
-        made.copy_(storage)
+        copy = torch.UntypedStorage(storage.nbytes())
+        copy.copy_(storage)
         if card is not None:
-            claim_storage(card, made)
-        return made
+            claim_storage(card, copy)
+        return copy
 
     def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
         return copied(storage, card_of_storage(world, storage))
 
     def to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> Any:
-        place, here = world.find(device), card_of_storage(world, storage)
-        if place is None:
+        target, here = world.find(device), card_of_storage(world, storage)
+        if target is None:
             return real_to(storage, device=device, non_blocking=non_blocking)
-        card = place if isinstance(place, Card) else None
+        card = target if isinstance(target, Card) else None
         return storage if card is here else copied(storage, card)
 
     patches.set(owner, "device", property(device))
@@ -52,13 +52,13 @@ def install(world: World, patches: Patches) -> None:
 
 def _exchange(world: World, patches: Patches) -> None:
     """DLPack: who takes a card's memory is on that card; who names no stream does not know of cards."""
-    given: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
+    marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
     real = Tensor.__dlpack__
 
     def remembered(tensor: Tensor) -> None:
         mark = mark_of(world, tensor)
         if mark is not None:
-            given[tensor.data_ptr()] = mark
+            marks[tensor.data_ptr()] = mark
 
     def exported(tensor: Tensor, *, stream: Any = _PRESERVE, **options: Any) -> Any:
         remembered(tensor)
@@ -67,16 +67,16 @@ def _exchange(world: World, patches: Patches) -> None:
         return real(tensor, stream=stream, **options)
 
     def capsule(to_capsule: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-        def made(tensor: Tensor) -> Any:
+        def exporting(tensor: Tensor) -> Any:
             remembered(tensor)
             return to_capsule(tensor)
 
-        return made
+        return exporting
 
     def taking(take: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def taken(*args: Any, **kwargs: Any) -> Tensor:
             result = take(*args, **kwargs)
-            mark = given.get(result.data_ptr())
+            mark = marks.get(result.data_ptr())
             if mark is not None:
                 share(mark, result)
             return result

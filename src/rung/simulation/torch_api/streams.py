@@ -93,17 +93,17 @@ class Event:
         return 1e3 * (end._at - self._at)
 
 
-def of_any_device(world: World, real: Any, made: Any, *, placed: bool) -> type:
+def of_any_device(world: World, real: Any, simulated: Any, *, placed: bool) -> type:
     """Return the class that replaces ``torch.Stream`` or ``torch.Event``: ``made`` for the card, which is the default
     device, ``real`` for others; both are instances. ``placed``: ``made`` takes the device."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, (real, made))
+            return isinstance(instance, (real, simulated))
 
         def __call__(cls, device: Any = None, **options: Any) -> Any:
             if not world.active or not (device is None or isinstance(world.find(device), Card)):
                 return real(device, **options)
-            return made(device, **options) if placed else made(**options)
+            return simulated(device, **options) if placed else simulated(**options)
 
     return Meta(real.__name__, (), {"__doc__": real.__doc__, "__module__": "torch"})

@@ -20,9 +20,9 @@ class _Move(torch.autograd.Function):
     """A copy to the other side; its gradient takes the way back."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, mover: Methods, place: Card | Host, options: dict[str, Any]) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, mover: Methods, device: Card | Host, options: dict[str, Any]) -> Tensor:
         ctx.mover, ctx.place, ctx.dtype = mover, placement.where(mover.world, tensor), tensor.dtype
-        return mover.copied(tensor, place, options)
+        return mover.copied(tensor, device, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
@@ -76,12 +76,12 @@ class Methods:
             device = first if args else kwargs.pop("device", None)
             positional = ("dtype", "non_blocking", "copy")
         options = dict(zip(positional, args[1:], strict=False)) | kwargs
-        place = self.world.find(device)
-        if place is None:
+        target = self.world.find(device)
+        if target is None:
             return self._to(tensor, device, **options)
-        if place is (card_of(self.world, tensor) or HOST):
+        if target is (card_of(self.world, tensor) or HOST):
             return self._to(tensor, "cpu", **options)
-        return self.moved(tensor, place, options)
+        return self.moved(tensor, target, options)
 
     def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """torch's own ``to``.
@@ -104,19 +104,19 @@ class Methods:
         """``Tensor.cpu``."""
         return self.to(tensor, "cpu", **kwargs)
 
-    def moved(self, tensor: Tensor, place: Card | Host, options: dict[str, Any]) -> Tensor:
+    def moved(self, tensor: Tensor, target: Card | Host, options: dict[str, Any]) -> Tensor:
         """A copy in another place, with a gradient where one is wanted."""
         if tensor.requires_grad and torch.is_grad_enabled():
-            result: Tensor = _Move.apply(tensor, self, place, options)
+            result: Tensor = _Move.apply(tensor, self, target, options)
             return result
-        return self.copied(tensor, place, options)
+        return self.copied(tensor, target, options)
 
-    def copied(self, tensor: Tensor, place: Card | Host, options: dict[str, Any]) -> Tensor:
+    def copied(self, tensor: Tensor, target: Card | Host, options: dict[str, Any]) -> Tensor:
         """A copy on a card or on the host."""
-        with wanting(self.world, place):
-            made = self._to(tensor, "cpu", **{**options, "copy": True, "non_blocking": False})
-        placement.put(self.world, place, made)  # where no operation was seen: an empty or a wrapped tensor
-        return made
+        with wanting(self.world, target):
+            copy = self._to(tensor, "cpu", **{**options, "copy": True, "non_blocking": False})
+        placement.put(self.world, target, copy)  # where no operation was seen: an empty or a wrapped tensor
+        return copy
 
     def type(self, tensor: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         """``Tensor.type``: the name of the class of old, or a conversion."""

@@ -171,8 +171,8 @@ def _masked(card: SceneCard, masks: Path) -> SceneCard:
         mask = view.mask or next((str(file) for file in near if file.is_file()), "")
         views.append(dataclasses.replace(view, mask=mask))
     number = sum(bool(view.mask) for view in views)
-    said = () if number == len(views) else (f"{number} of {count(len(views), 'photograph')} have a mask in {masks}",)
-    return dataclasses.replace(card, views=tuple(views), notes=(*card.notes, *said))
+    notes = () if number == len(views) else (f"{number} of {count(len(views), 'photograph')} have a mask in {masks}",)
+    return dataclasses.replace(card, views=tuple(views), notes=(*card.notes, *notes))
 
 
 def _present(card: SceneCard) -> SceneCard:
@@ -204,5 +204,5 @@ def _fewer(card: SceneCard, subsample: int, most: int | None) -> SceneCard:
         views = tuple(views[index * len(views) // most] for index in range(most))
     if len(views) == len(card.views):
         return card
-    said = f"taken are {len(views)} of {count(len(card.views), 'photograph')}"
-    return dataclasses.replace(card, views=views, notes=(*card.notes, said))
+    text = f"taken are {len(views)} of {count(len(card.views), 'photograph')}"
+    return dataclasses.replace(card, views=views, notes=(*card.notes, text))

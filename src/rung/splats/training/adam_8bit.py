@@ -57,7 +57,7 @@ class ColorGradients:
 
     def __init__(self, position: Tensor, degree: int) -> None:
         self.position, self.degree = position.detach(), degree
-        self.given: Tensor | None = None
+        self.of_colors: Tensor | None = None
 
 
 class Shade(torch.autograd.Function):
@@ -69,7 +69,7 @@ class Shade(torch.autograd.Function):
             colors = compiled.shade(harmonics, gradients.degree, means, gradients.position)
         else:
             colors = torch.cat([_plain(rows, at, gradients) for rows, at in _pieces(harmonics, means.detach())])
-        ctx.told = gradients
+        ctx.gradients = gradients
         ctx.save_for_backward(harmonics, means, colors)
         result: Tensor = colors
         return result
@@ -78,14 +78,14 @@ class Shade(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, None]:
         harmonics, means, colors = ctx.saved_tensors
-        gradients: ColorGradients = ctx.told
+        gradients: ColorGradients = ctx.gradients
         if compiled := compiled_for(means):
-            gradients.given, slopes = compiled.shade_back(
+            gradients.of_colors, slopes = compiled.shade_back(
                 harmonics, gradients.degree, means, gradients.position, colors, gradient
             )
         else:
-            gradients.given = gradient * (colors > 0)
-            pieces = _pieces(harmonics, means.detach(), gradients.given)
+            gradients.of_colors = gradient * (colors > 0)
+            pieces = _pieces(harmonics, means.detach(), gradients.of_colors)
             slopes = torch.cat([_slopes(rows, at, slope, gradients) for rows, at, slope in pieces])
         return None, slopes, -slopes.sum(0), None
 
@@ -135,7 +135,7 @@ def learn(
     epsilon: float,
 ) -> None:
     """One step of Adam for harmonics [N, K, 3], with a rate for each value of a row; ``taken`` counts steps."""
-    upstream = gradients.given
+    upstream = gradients.of_colors
     assert upstream is not None
     if compiled := compiled_for(means):
         view, books = (gradients.degree, means, gradients.position, upstream), Books.of(means.device)

@@ -133,13 +133,13 @@ class Interrupt:
     """Ctrl-C asks for the end of the step; a second one stops at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While in the block it is heard."""
         try:
-            before = signal.signal(signal.SIGINT, self._heard)
+            before = signal.signal(signal.SIGINT, self._on_signal)
         except ValueError:  # not the main thread: whoever called hears it
             yield
             return
@@ -148,7 +148,7 @@ class Interrupt:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

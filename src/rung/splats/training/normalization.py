@@ -60,9 +60,9 @@ class World(Value):
 
 def around(views: Sequence[View], points: Floats) -> World:
     """The world of these cameras; cameras that stand in one place are measured by the points that they look at."""
-    stands = places(views)
-    center = stands.mean(0)
-    extent = _BEYOND * float(np.linalg.norm(stands - center, axis=1).max())
+    positions = places(views)
+    center = positions.mean(0)
+    extent = _BEYOND * float(np.linalg.norm(positions - center, axis=1).max())
     if len(points):
         extent = max(extent, 0.05 * float(np.median(np.linalg.norm(points - center, axis=1))))
     x, y, z = center.tolist()

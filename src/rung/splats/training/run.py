@@ -131,15 +131,15 @@ class _Run:
         settings: Settings,
         out: Path,
         planned: SplatPlan | None,
-        told: ProgressListener,
+        progress: ProgressListener,
         begin: float,
         place: str | None,
     ) -> None:
-        self._settings, self._out, self._progress, self._begin = settings, out, told, begin
+        self._settings, self._out, self._progress, self._begin = settings, out, progress, begin
         self._outcome, self._interrupt = Outcome(out), Interrupt()
         self._sought = settings.sfm or sfm.is_video(Path(settings.scene))
         card = None if self._sought else self._card(planned)  # before the device, whose probes take long
-        device = device_here(place or settings.device, told.note, True)
+        device = device_here(place or settings.device, progress.note, True)
         card = card or self._card(planned)
         self._plan = planned or self._planned(card, device)
         if planned is None:
@@ -147,7 +147,7 @@ class _Run:
         self._location = location(device.id)
         shots = Photographs(card, self._plan.cache_bytes, max(self._plan.width, self._plan.height))
         for note in (*card.notes, *shots.notes):
-            told.note(note)
+            progress.note(note)
         self._train, self._test = split(shots.views, settings.eval_split)
         self._views, self._shots = shots.views, shots
         self._trainer = self._begun(card)
@@ -263,12 +263,12 @@ class _Run:
     def _loop(self, shown: live.Live | None = None) -> None:
         trainer, settings = self._trainer, self._settings
         saved, again = time.monotonic(), -1
-        every, last = settings.checkpoint_every, self._interrupt.asked
+        every, last = settings.checkpoint_every, self._interrupt.requested
         trainer.tick()
         while trainer.done < 1 and not last:
             try:
                 step_result = trainer.advance()
-                last = trainer.done >= 1 or self._interrupt.asked
+                last = trainer.done >= 1 or self._interrupt.requested
                 due = trainer.step % every == 0 if every else time.monotonic() - saved > _SAVE
                 if last or due or trainer.step % _LOG == 0:
                     trainer.check()
@@ -282,7 +282,7 @@ class _Run:
             self._recent.append(step_result.psnr)
             self._heard(step_result.loss)
             if shown:
-                trainer.elapsed -= shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.asked)
+                trainer.elapsed -= shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.requested)
             if due:
                 self._save()
                 saved = time.monotonic()

@@ -41,7 +41,7 @@ def plan(
     card, named = open_named(model, offline=offline, revision=revision, on_note=note)
     target = target_named(device, software)
     tell_taken([device])
-    made_plan, devices = make_plan(
+    found, devices = make_plan(
         card,
         format=format or named,
         device=target.device,
@@ -54,13 +54,13 @@ def plan(
         together=target.together,
         typed=Typed("rung plan", model, device, software) if target.devices else Typed(device=device),
     )
-    used = {each.device for each in made_plan.placements}
+    used = {each.device for each in found.placements}
     tell_beyond(parse_memory(memory), [[each for each in devices if each.id in used]])
     if json:
-        print_json(made_plan.to_json())
+        print_json(found.to_json())
         return
     out = console()
-    out.print(plan_line(made_plan, devices))
-    for line in part_lines(made_plan):
+    out.print(plan_line(found, devices))
+    for line in part_lines(found):
         out.print(line)
-    print("\n".join(map(printable, candidates(made_plan))))
+    print("\n".join(map(printable, candidates(found))))

@@ -12,8 +12,8 @@ def list(json: options.Json = False) -> None:
     from rung.models.store.listing import inventory
 
     found = inventory()
-    for said in found.notes:
-        note(said)
+    for text in found.notes:
+        note(text)
     if json:
         print_json(found.to_json())
         return

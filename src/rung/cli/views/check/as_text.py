@@ -213,5 +213,5 @@ def _help(answer: Answer) -> list[str]:
     """The smallest changes with which something would run; never a purchase alone."""
     if not answer.relaxations or answer.alternatives:
         return []
-    said = [help.change + (f"   {help.command}" if help.command else "") for help in answer.relaxations]
-    return ["What would help", *(f"  {number}  {one}" for number, one in enumerate(said, 1))]
+    changes = [help.change + (f"   {help.command}" if help.command else "") for help in answer.relaxations]
+    return ["What would help", *(f"  {number}  {one}" for number, one in enumerate(changes, 1))]

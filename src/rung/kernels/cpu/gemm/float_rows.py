@@ -59,10 +59,10 @@ def stored_as(format: str) -> StoredAs | None:
     kind = format.split(":")[0]
     if kind not in _LOADS:
         return None
-    given, (emitter, width) = formats.get(format), _LOADS[kind]
-    if given.family != "grouped":
+    stored, (emitter, width) = formats.get(format), _LOADS[kind]
+    if stored.family != "grouped":
         return StoredAs(emitter, width)
-    return StoredAs(emitter, width, given.block, scale_of(given))
+    return StoredAs(emitter, width, stored.block, scale_of(stored))
 
 
 def _spread(b: ir.IRBuilder, address: ir.Value, dtype: str) -> ir.Value:
@@ -92,9 +92,9 @@ def _multiply_rows(typing_context, format, tile, wide, weights, row_bytes, x, st
         chains = _CHAINS if count * weight_rows == 1 else 1
 
         def zeros() -> list[list[list[ir.Value]]]:
-            made = [[[alloca_once(b, v.F32S) for _ in range(count)] for _ in range(weight_rows)] for _ in range(chains)]
-            clear(made)
-            return made
+            sums = [[[alloca_once(b, v.F32S) for _ in range(count)] for _ in range(weight_rows)] for _ in range(chains)]
+            clear(sums)
+            return sums
 
         def clear(totals: list[list[list[ir.Value]]]) -> None:
             for total in (each for chain in totals for row in chain for each in row):
@@ -102,13 +102,13 @@ def _multiply_rows(typing_context, format, tile, wide, weights, row_bytes, x, st
 
         def add_vector(totals: list[list[ir.Value]], number: ir.Value, weights: ir.Value, x: ir.Value) -> None:
             at = b.mul(number, I64(16 * stored.width))
-            given = [
+            values = [
                 v.load_f32.emit(b, b.add(x, b.add(b.mul(stride, I64(row)), b.mul(number, I64(64)))))
                 for row in range(count)
             ]
             for index, row in enumerate(totals):
                 weight = stored.load.emit(b, b.add(weights, b.add(b.mul(row_bytes, I64(index)), at)))
-                for total, activations in zip(row, given, strict=True):
+                for total, activations in zip(row, values, strict=True):
                     b.store(v.fma_f32.emit(b, weight, activations, b.load(total)), total)
 
         def add(totals: list[list[list[ir.Value]]], vectors: ir.Value, weights: ir.Value, x: ir.Value) -> None:
@@ -127,12 +127,12 @@ def _multiply_rows(typing_context, format, tile, wide, weights, row_bytes, x, st
         if stored.block:
             sums, step = zeros(), stored.head + stored.width * stored.block
             with for_range(b, b.sdiv(columns, I64(stored.block))) as loop:
-                place = b.add(weights, b.mul(loop.index, I64(step)))
+                address = b.add(weights, b.mul(loop.index, I64(step)))
                 clear(sums)
                 panel = b.add(x, b.mul(loop.index, I64(4 * stored.block)))
-                add(sums, I64(stored.block // 16), plus(b, place, stored.head), panel)
+                add(sums, I64(stored.block // 16), plus(b, address, stored.head), panel)
                 for index, row in enumerate(totals[0]):
-                    scale = _spread(b, b.add(place, b.mul(row_bytes, I64(index))), stored.scale)
+                    scale = _spread(b, b.add(address, b.mul(row_bytes, I64(index))), stored.scale)
                     for number, total in enumerate(row):
                         b.store(v.fma_f32.emit(b, whole(sums, index, number), scale, b.load(total)), total)
         else:
@@ -140,8 +140,8 @@ def _multiply_rows(typing_context, format, tile, wide, weights, row_bytes, x, st
         for number in range(count):
             with b.if_then(b.icmp_signed(">", rows, I64(number))):
                 for index in range(weight_rows):
-                    place = b.add(y, b.add(b.mul(out_stride, I64(number)), I64(4 * index)))
-                    store(b, place, v.sum_f32.emit(b, whole(totals, index, number)))
+                    address = b.add(y, b.add(b.mul(out_stride, I64(number)), I64(4 * index)))
+                    store(b, address, v.sum_f32.emit(b, whole(totals, index, number)))
         return context.get_dummy_value()
 
     return VOID(format, tile, wide, *[INT] * 8), generate
@@ -178,8 +178,8 @@ def multiply_stored(format: str, tile: int) -> Kernel:
                 break
             for row in range(first, min(first + chunk, count), wide):
                 at = min(row, count - wide)
-                place = weights + at * row_bytes
-                _multiply_rows(format, tile, wide, place, row_bytes, x, stride, columns, y + 4 * at, out_stride, rows)
+                address = weights + at * row_bytes
+                _multiply_rows(format, tile, wide, address, row_bytes, x, stride, columns, y + 4 * at, out_stride, rows)
 
     return run
 

@@ -238,10 +238,10 @@ add_groups = {name: _add_kernel(kind) for name, kind in _KINDS.items()}
 @numba.njit(**OPTIONS)
 def _add_rest(change, low, y, group, lanes, scratch):
     """Add the last group, of which y has ``lanes`` values, to one row."""
-    place = scratch - 64 * group
+    pointer = scratch - 64 * group
     for lane in range(lanes):
         write_float(scratch + 4 * lane, read_float(y + 64 * group + 4 * lane))
-    call_eight(read_int(change + _ADD), change, low, 0, 1, place, 0, group, group + 1)
+    call_eight(read_int(change + _ADD), change, low, 0, 1, pointer, 0, group, group + 1)
     for lane in range(lanes):
         write_float(y + 64 * group + 4 * lane, read_float(scratch + 4 * lane))
 

@@ -128,14 +128,14 @@ class Tile:
             for row in range(tile):
                 scale_x = self._of_row(x, tile * 32, row, F32)
                 for group, (scales, minima) in enumerate(headers):
-                    place = self.totals[group][row]
+                    pointer = self.totals[group][row]
                     value = v.to_f32.emit(b, dots[group][row])
                     if scales:
                         value = b.fmul(value, scales[part])
-                    total = v.fma_f32.emit(b, value, scale_x, b.load(place))
+                    total = v.fma_f32.emit(b, value, scale_x, b.load(pointer))
                     if minima:
                         total = v.fma_f32.emit(b, minima[part], self._of_row(x, sums, row, F32), total)
-                    b.store(total, place)
+                    b.store(total, pointer)
 
     def _of_row(self, x: Value, offset: int, row: int, element: ir.Type) -> Value:
         """Broadcast what a row of activations has ``offset`` bytes behind the unit of the panel at ``x``."""
@@ -152,11 +152,11 @@ class Tile:
         offset = layout.offset and not (layout.bytewide and level.signed)
         first = [self._of_row(x, sums, row, I32) if offset else None for row in range(tile)]
         if level.matrix is not None and tile > 1:
-            return [self._matrix_dots(place, x, part, first, codebook) for place in places]
+            return [self._matrix_dots(pointer, x, part, first, codebook) for pointer in places]
         dots: list[list[Sum]] = []
-        for place in places:
+        for pointer in places:
             if layout.codes == "flipped":
-                first = [v.load_i32.emit(b, plus(b, place, layout.unit_header + 64 * part))] * tile
+                first = [v.load_i32.emit(b, plus(b, pointer, layout.unit_header + 64 * part))] * tile
             dots.append([Sum(b, start, layout.largest_code) for start in first])
         order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
         for index in order:
@@ -195,67 +195,67 @@ class Tile:
 def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterator[list[Value]]:
     """A loop of ``count`` turns in which each pointer, kept in memory, moves on by its step."""
     with for_range(b, count):
-        now = [b.load(place) for place, _ in pointers]
+        now = [b.load(pointer) for pointer, _ in pointers]
         if target.level().small_offsets:
             now = [opaque(b, value) for value in now]
         yield now
-        for (place, step), value in zip(pointers, now, strict=True):
+        for (pointer, step), value in zip(pointers, now, strict=True):
             if step:
-                b.store(plus(b, value, step), place)
+                b.store(plus(b, value, step), pointer)
 
 
-def _products(made: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:
+def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:
     """Adds the products of ``blocks`` blocks of each group with a panel to the totals of ``made``."""
-    b, layout = made.b, made.layout
-    step_x = panel_unit_bytes(made.tile, layout.parts)
+    b, layout = tile.b, tile.layout
+    step_x = panel_unit_bytes(tile.tile, layout.parts)
     apart = [b.sub(each, weights[0]) for each in weights]  # one pointer moves, the other groups are beside it
     p, xp = alloca_once_value(b, weights[0]), alloca_once_value(b, x)
 
-    def beside(place: Value) -> list[Value]:
-        return [place, *(b.add(place, distance) for distance in apart[1:])]
+    def in_groups(pointer: Value) -> list[Value]:
+        return [pointer, *(b.add(pointer, distance) for distance in apart[1:])]
 
     if layout.block == 32:
         with _walk(b, blocks, (p, layout.block_bytes), (xp, step_x)) as (block, panel):
-            places = beside(block)
-            scales = [made.block_scales(place) for place in places]
-            made.unit([plus(b, place, layout.block_header) for place in places], panel, scales, codebook)
+            places = in_groups(block)
+            scales = [tile.block_scales(pointer) for pointer in places]
+            tile.unit([plus(b, pointer, layout.block_header) for pointer in places], panel, scales, codebook)
         return
     with _walk(b, blocks, (p, layout.block_bytes)) as (block,):
-        scales = [made.block_scales(place) for place in beside(block)]
+        scales = [tile.block_scales(pointer) for pointer in in_groups(block)]
         q = alloca_once(b, I64)
         b.store(plus(b, block, layout.block_header), q)
         with _walk(b, I64(layout.block // 32), (q, layout.unit_bytes), (xp, step_x)) as (unit, panel):
-            made.unit(beside(unit), panel, scales, codebook)
+            tile.unit(in_groups(unit), panel, scales, codebook)
 
 
 def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int) -> list[Tile]:
     """The strips that make up groups of 16 rows, whose totals are zero."""
     level = target.level()
     lanes = v.LANES if tile == 1 else level.strip
-    zero, made = constant(ir.VectorType(F32, lanes), 0.0), []
+    zero, strips = constant(ir.VectorType(F32, lanes), 0.0), []
     for first in range(0, v.LANES, lanes):
         totals = [[alloca_once(b, zero.type) for _ in range(tile)] for _ in range(groups)]
         for total in itertools.chain(*totals):
             b.store(zero, total)
-        made.append(Tile(b, layout, tile, totals, lanes, first))
-    return made
+        strips.append(Tile(b, layout, tile, totals, lanes, first))
+    return strips
 
 
-def _load_totals(b: ir.IRBuilder, strips: list[Tile], results: list[list[Value]], seen: list[list[Value]]) -> None:
+def _load_totals(b: ir.IRBuilder, strips: list[Tile], results: list[list[Value]], addresses: list[list[Value]]) -> None:
     """Begin with the sums that are in memory at ``results``, of which there are ``seen``: both [groups][tile]."""
     for group, row in itertools.product(range(len(results)), range(len(results[0]))):
-        before = v.load_first_f32.emit(b, results[group][row], seen[group][row])
-        for made, total in zip(strips, split(b, before, strips[0].lanes), strict=True):
-            b.store(total, made.totals[group][row])
+        before = v.load_first_f32.emit(b, results[group][row], addresses[group][row])
+        for strip, total in zip(strips, split(b, before, strips[0].lanes), strict=True):
+            b.store(total, strip.totals[group][row])
 
 
 @intrinsic(prefer_literal=True)
 def multiply_groups(
-    typing_context, layout, tile, groups, weights, group_bytes, table, x, place, blocks, y, stride, rows, lanes, add
+    typing_context, layout, tile, groups, weights, group_bytes, table, x, start, blocks, y, stride, rows, lanes, add
 ):
     """Sixteen or more rows of a weight times a panel; all arguments but the first three are int64.
 
-    ``layout`` (a name), ``tile`` and ``groups`` are constants. ``weights`` is the first group, ``place`` the byte in
+    ``layout`` (a name), ``tile`` and ``groups`` are constants. ``weights`` is the first group, ``start`` the byte in
     each at which the first of ``blocks`` blocks lies, ``x`` the unit of the panel there. Writes float32 [rows, lanes]
     to ``y`` with ``stride`` bytes between rows, for at most ``tile`` rows and 16 lanes a group. ``add`` is 0, or the
     sum of 1 to go on with the sums that are there, and 2 to leave sums that more blocks will be added to: whether
@@ -266,14 +266,14 @@ def multiply_groups(
     chosen, count, wide = LAYOUTS[layout.literal_value], tile.literal_value, groups.literal_value
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
-        first, group_bytes, table, panel, place, blocks, y, stride, rows, lanes, add = values[3:]
+        first, group_bytes, table, panel, start, blocks, y, stride, rows, lanes, add = values[3:]
         bases = [b.add(first, b.mul(group_bytes, I64(group))) for group in range(wide)]
         goes_on = b.icmp_signed("!=", b.and_(add, I64(1)), I64(0))
         whole = b.icmp_signed("==", b.and_(add, I64(2)), I64(0))
         results = [
             [b.add(plus(b, y, 64 * group), b.mul(stride, I64(row))) for row in range(count)] for group in range(wide)
         ]
-        seen = [
+        addresses = [
             [
                 b.select(b.icmp_signed(">", rows, I64(row)), b.sub(lanes, I64(16 * group)), I64(0))
                 for row in range(count)
@@ -282,20 +282,20 @@ def multiply_groups(
         ]
         strips = _strips(b, chosen, count, wide)
         with b.if_then(goes_on):
-            _load_totals(b, strips, results, seen)
+            _load_totals(b, strips, results, addresses)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
         if codebook is not None and target.level().signed:
             codebook = remove_offset(b, codebook)
-        for made in strips:
-            _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
+        for strip in strips:
+            _products(strip, [b.add(base, start) for base in bases], codebook, panel, blocks)
         for group, base in enumerate(bases):
             scale = _last_scale(b, chosen, base, table)
             if scale is not None:
                 scale = b.select(whole, scale, constant(v.F32S, 1.0))
             for row in range(count):
-                total = join(b, [b.load(made.totals[group][row]) for made in strips])
+                total = join(b, [b.load(strip.totals[group][row]) for strip in strips])
                 value = total if scale is None else b.fmul(total, scale)
-                v.store_first_f32.emit(b, results[group][row], value, seen[group][row])
+                v.store_first_f32.emit(b, results[group][row], value, addresses[group][row])
         return context.get_dummy_value()
 
     return VOID(layout, tile, groups, *[INT] * 11), generate
@@ -310,7 +310,7 @@ def flip_block(typing_context, layout, table, source, to):
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
         _, table, source, to = values
-        made = Tile(b, chosen, 1, [])
+        tile = Tile(b, chosen, 1, [])
         codebook = remove_offset(b, v.broadcast_16_bytes.emit(b, table)) if chosen.table else None
         _copy(b, source, to, chosen.block_header)
         with for_range(b, I64(chosen.block // 32)) as loop:
@@ -322,7 +322,7 @@ def flip_block(typing_context, layout, table, source, to):
                 lost = Sum(b, None, 1)
                 for index in range(8) if chosen.parts == 1 else range(4 * part, 4 * part + 4):
                     address = plus(b, out, 64 * chosen.parts + 128 * index)
-                    store_flipped(b, address, made.codes(unit, index, codebook))
+                    store_flipped(b, address, tile.codes(unit, index, codebook))
                     lost.add_negative(FlippedCodes(b, address))
                 store(b, plus(b, out, 64 * part), b.neg(lost.total()))
         return context.get_dummy_value()

@@ -82,7 +82,7 @@ def multiply(layout: str, tile: int) -> Kernel:
         add,
     ):
         panel = x + from_block * panel_block
-        place = row_header + from_block * block_bytes
+        block = row_header + from_block * block_bytes
         blocks = to_block - from_block
         group = first
         in_pairs = last if group_bytes > in_twos else first
@@ -90,14 +90,14 @@ def multiply(layout: str, tile: int) -> Kernel:
         while group + 2 <= in_pairs:
             out, left = y + 64 * group, lanes - 16 * group
             multiply_groups(
-                layout, tile, 2, base, group_bytes, table, panel, place, blocks, out, stride, rows, left, add
+                layout, tile, 2, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
             )
             base += 2 * group_bytes
             group += 2
         while group < last:
             out, left = y + 64 * group, lanes - 16 * group
             multiply_groups(
-                layout, tile, 1, base, group_bytes, table, panel, place, blocks, out, stride, rows, left, add
+                layout, tile, 1, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
             )
             base += group_bytes
             group += 1
@@ -255,7 +255,7 @@ def _multiply_chunks(words, thread, threads):
                     for panel in range(start, min(start + passed, count)):
                         row = panel * tile
                         if flip_groups != 0:
-                            given = (
+                            arguments = (
                                 flipped,
                                 table,
                                 panels + panel * panel_bytes + block * panel_block,
@@ -274,7 +274,7 @@ def _multiply_chunks(words, thread, threads):
                                 add,
                             )
                         else:
-                            given = (
+                            arguments = (
                                 weights,
                                 table,
                                 panels + panel * panel_bytes,
@@ -292,7 +292,7 @@ def _multiply_chunks(words, thread, threads):
                                 panel_block,
                                 add,
                             )
-                        call_address(multiply_panel, given)
+                        call_address(multiply_panel, arguments)
                     group = until
         if narrowed:
             _narrow(y, narrowed, halves, rows, lanes, 16 * first, min(16 * last, lanes))
@@ -300,10 +300,10 @@ def _multiply_chunks(words, thread, threads):
 
 def _workspace(size: int) -> int:
     """The address of at least ``size`` bytes that this thread may use until it asks again; 64 divides it."""
-    held: np.ndarray | None = getattr(_scratch, "held", None)
-    if held is None or held.size < size + 64:
-        held = _scratch.held = np.empty(size + 64, np.uint8)
-    address = int(held.ctypes.data)
+    buffer: np.ndarray | None = getattr(_scratch, "buffer", None)
+    if buffer is None or buffer.size < size + 64:
+        buffer = _scratch.buffer = np.empty(size + 64, np.uint8)
+    address = int(buffer.ctypes.data)
     return address + -address % 64
 
 
@@ -322,8 +322,8 @@ def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, d
         panel = _Panels.of(weight, count)
         if panel.count == 1 and count * panel.units < _FEW_UNITS:
             offset, parts = weight.layout.activations
-            given = x + first * stride, stride, count, panels, panel.tile, parts, offset, 0, panel.units, 0
-            quantize(dtype).call(*given)
+            arguments = x + first * stride, stride, count, panels, panel.tile, parts, offset, 0, panel.units, 0
+            quantize(dtype).call(*arguments)
             run(multiply_all[0], multiply_all[1].tolist(), weight.threads)
         else:
             run_program(Program.of([fill, multiply_all]), weight.threads)
@@ -399,25 +399,25 @@ def _steps(
     weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str, panels: int
 ) -> tuple[Step, Step]:
     """Return the steps that quantize rows and multiply them; see ``product``."""
-    made, layout, mapped = _Panels.of(weight, rows), weight.layout, weight.mapped
+    packed, layout, mapped = _Panels.of(weight, rows), weight.layout, weight.mapped
     (out, columns), (offset, parts) = weight.shape, layout.activations
-    words = [0, quantize(dtype).address, x, stride, rows, panels, made.each, made.tile, parts, offset, made.units]
+    words = [0, quantize(dtype).address, x, stride, rows, panels, packed.each, packed.tile, parts, offset, packed.units]
     fill = _quantize_panels.address, np.array(words, np.int64)
-    behind, flipped, many = panels + made.count * made.each, made.flipped, rows > made.tile
+    behind, flipped, many = panels + packed.count * packed.each, packed.flipped, rows > packed.tile
     chunk = max(1, -(-weight.groups // (weight.threads * _CHUNKS_A_THREAD)))
     if many:  # pairs of groups, as they are multiplied: of few groups, so that no thread has a third more than others
         chunk = min(_CHUNK, chunk + chunk % 2)
     words = [
         0,
-        multiply(flipped.name if flipped else layout.name, made.tile).address,
+        multiply(flipped.name if flipped else layout.name, packed.tile).address,
         int(many or mapped is not None),
         *(weight.pointer, weight.table_pointer, panels, sums, 4 * out),
         *(rows, out, weight.groups, weight.group_bytes if mapped is None else mapped.group_bytes),
         *(columns // layout.block, layout.row_header, layout.block_bytes),
-        layout.block // UNIT * panel_unit_bytes(made.tile, parts),
-        *(made.each, made.tile, chunk, made.step, 0 if dtype == "f32" else y, int(dtype == "f16")),
+        layout.block // UNIT * panel_unit_bytes(packed.tile, parts),
+        *(packed.each, packed.tile, chunk, packed.step, 0 if dtype == "f32" else y, int(dtype == "f16")),
         *((0, 0, 0) if mapped is None else (mapped.address, behind, mapped.scratch)),
-        *((flip(layout.name).address, behind + made.scratch) if flipped else (0, 0)),
-        *((flipped.block_bytes, made.room) if flipped else (0, 0)),
+        *((flip(layout.name).address, behind + packed.scratch) if flipped else (0, 0)),
+        *((flipped.block_bytes, packed.room) if flipped else (0, 0)),
     ]
     return fill, (_multiply_chunks.address, np.array(words, np.int64))

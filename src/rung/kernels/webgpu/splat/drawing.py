@@ -79,23 +79,23 @@ class Drawing:
         self._shapes = self._upload(splats[:4])
         self._colors = self._upload(splats[4:])
         self._records = self._gpu.bindable(4 * RECORD * words.splats)
-        seen, spans, counts = (self._gpu.bindable(each * words.splats) for each in (16, 8, 4))
-        given = [self._info, self._shapes, self._colors, self._records, seen, spans, counts]
-        kernel = gpu.bind(project(words, self._degree), given, *grid(-(-words.splats // 256), gpu.limits.groups))
+        boxes, spans, counts = (self._gpu.bindable(each * words.splats) for each in (16, 8, 4))
+        buffers = [self._info, self._shapes, self._colors, self._records, boxes, spans, counts]
+        kernel = gpu.bind(project(words, self._degree), buffers, *grid(-(-words.splats // 256), gpu.limits.groups))
         self._counted, counting = count(gpu, words.splats, counts)
         gpu.run([kernel, *counting])
-        found = gpu.read(seen, 0, 16 * words.splats).view(np.int32).reshape(-1, 4)
+        found = gpu.read(boxes, 0, 16 * words.splats).view(np.int32).reshape(-1, 4)
         self._listed = self._last(self._counted.starts)
         if self._listed:
             self._composite(spans, counts)
         return found
 
     def _upload(self, parts: Sequence[Floats]) -> Any:
-        made, at = self._gpu.bindable(sum(part.nbytes for part in parts)), 0
+        buffer, at = self._gpu.bindable(sum(part.nbytes for part in parts)), 0
         for part in parts:
-            self._gpu.write(made, at, part)
+            self._gpu.write(buffer, at, part)
             at += part.nbytes
-        return made
+        return buffer
 
     def _last(self, sums: Any) -> int:
         return int(self._gpu.read(sums, 4 * self.words.splats, 4).view(np.uint32)[0])
@@ -106,8 +106,8 @@ class Drawing:
         sizes = words.splats, self._last(self._counted.ranks), self._listed
         found, kernels = lists(gpu, sizes, across, across * down, (spans, counts, self._records), self._counted)
         self._lists, self._pixels = found, self._gpu.bindable(4 * PIXEL * words.size[0] * words.size[1])
-        given = [self._info, self._records, found.splats, found.starts, self._pixels]
-        kernels.append(gpu.bind(composite(words, self._listed), given, *grid(across * down, gpu.limits.groups)))
+        buffers = [self._info, self._records, found.splats, found.starts, self._pixels]
+        kernels.append(gpu.bind(composite(words, self._listed), buffers, *grid(across * down, gpu.limits.groups)))
         gpu.run(kernels)
 
     def _planes(self) -> tuple[Floats, Floats, Floats]:
@@ -127,11 +127,11 @@ class Drawing:
         count, terms = words.splats, max(words.terms, 1)
         slopes, colors = np.zeros(slopes_bytes(count) // 4, np.float32), np.zeros(3 * count * terms, np.float32)
         if self._lists is not None:
-            self._told(words, self._lists, self._upload((color, depth, alpha)), slopes, colors)
+            self._back(words, self._lists, self._upload((color, depth, alpha)), slopes, colors)
         means, quats, scales, opacities, screen, absolute, views = np.split(
             slopes, np.cumsum([3 * count, 4 * count, 3 * count, count, 2 * count, 2 * count])
         )
-        made = Arrays(
+        arrays = Arrays(
             means.reshape(-1, 3),
             quats.reshape(-1, 4),
             scales.reshape(-1, 3),
@@ -139,9 +139,9 @@ class Drawing:
             colors.reshape(count, 3) if words.terms == 0 else colors.reshape(count, terms, 3),
         )
         view = views.reshape(-1, VIEW).sum(axis=0, dtype=np.float64).reshape(3, 4)
-        return Slopes(made, screen.reshape(-1, 2), absolute.reshape(-1, 2), view)
+        return Slopes(arrays, screen.reshape(-1, 2), absolute.reshape(-1, 2), view)
 
-    def _told(self, words: Words, found: Lists, gradients: Any, slopes: Floats, colors: Floats) -> None:
+    def _back(self, words: Words, found: Lists, gradients: Any, slopes: Floats, colors: Floats) -> None:
         """Fill in what is asked of ``g_shapes`` and ``g_colors`` of ``projection_back``."""
         gpu, count, (across, down) = self._gpu, words.splats, words.tiles
         info = gpu.upload([words.packed()])

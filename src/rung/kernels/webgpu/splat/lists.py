@@ -76,11 +76,11 @@ class Counted(NamedTuple):
 
 def count(gpu: Gpu, splats: int, counts: Any) -> tuple[Counted, list[Dispatch]]:
     """Return both of so many splats, and the kernels that find them from the ``counts`` of their tiles."""
-    made = Counted(gpu.bindable(4 * splats + 4), gpu.bindable(4 * splats + 4))
+    counted = Counted(gpu.bindable(4 * splats + 4), gpu.bindable(4 * splats + 4))
     sums = sums_of(gpu, splats)
-    kernels = [*prefix_sums(gpu, splats, counts, sums, made.starts)]
-    kernels += prefix_sums(gpu, splats, counts, sums, made.ranks, "min(values[i], 1u)")
-    return made, kernels
+    kernels = [*prefix_sums(gpu, splats, counts, sums, counted.starts)]
+    kernels += prefix_sums(gpu, splats, counts, sums, counted.ranks, "min(values[i], 1u)")
+    return counted, kernels
 
 
 class Lists(NamedTuple):
@@ -112,8 +112,8 @@ def lists(
     places, depths, order = gpu.bindable(8 * splats), gpu.bindable(4 * visible), gpu.bindable(4 * visible)
     writes = (False,) * 5 + (True,) * 3
     reaches = (4, 8 * splats, 4 * splats + 4, 4 * splats + 4, 48 * splats, 8 * splats, 4 * visible, 4 * visible)
-    given = [job(gpu, splats), spans, *counted, records, places, depths, order]
-    kernels = [gpu.bind(Kernel(compact, writes, reaches), given, *grid(-(-splats // 256), most))]
+    bound = [job(gpu, splats), spans, *counted, records, places, depths, order]
+    kernels = [gpu.bind(Kernel(compact, writes, reaches), bound, *grid(-(-splats // 256), most))]
     scratch = Scratch.of(gpu, max(visible, listed))
     sorting, _, order = sort(gpu, visible, depths, order, 32, scratch)
     offsets = gpu.bindable(4 * visible + 4)
@@ -121,9 +121,9 @@ def lists(
     kernels += prefix_sums(gpu, visible, counts, scratch.sums, offsets, "values[chosen[i]]", order)
     named, made = gpu.bindable(4 * listed), gpu.bindable(4 * listed)
     expanding = (12, 8 * splats, 4 * visible, 4 * visible + 4, 4 * listed, 4 * listed)
-    given = [job(gpu, listed, visible, across), spans, order, offsets, named, made]
+    bound = [job(gpu, listed, visible, across), spans, order, offsets, named, made]
     kernels.append(
-        gpu.bind(Kernel(expand, (False,) * 4 + (True,) * 2, expanding), given, *grid(-(-listed // 256), most))
+        gpu.bind(Kernel(expand, (False,) * 4 + (True,) * 2, expanding), bound, *grid(-(-listed // 256), most))
     )
     sorting, named, made = sort(gpu, listed, named, made, max((tiles - 1).bit_length(), 1), scratch)
     kernels += sorting

@@ -160,9 +160,9 @@ def _code(degree: int | None) -> str:
 def project_back(words: Words, degree: int | None, listed: int) -> Kernel:
     """Return the kernel over info, shapes, colors, records, starts, parts (of ``listed`` entries), g_shapes and
     g_colors; a workgroup for ``GROUP`` splats."""
-    count, told = words.splats, PARTS + UNSIGNED * words.unsigned
+    count, parts = words.splats, PARTS + UNSIGNED * words.unsigned
     colors = 12 * count * max(words.terms, 1)
-    reads = (INFO_BYTES, 4 * SHAPE * count, colors, 4 * RECORD * count, 4 * count + 4, 4 * told * listed)
+    reads = (INFO_BYTES, 4 * SHAPE * count, colors, 4 * RECORD * count, 4 * count + 4, 4 * parts * listed)
     return Kernel(_code(degree), (False,) * 6 + (True,) * 2, (*reads, slopes_bytes(count), colors), 4 * VIEW * GROUP)
 
 

@@ -238,7 +238,7 @@ def _sort_code() -> tuple[str, str]:
 def sort(gpu: Gpu, size: int, keys: Any, values: Any, bits: int, scratch: Scratch) -> tuple[list[Dispatch], Any, Any]:
     """Return the kernels that sort ``size`` keys of so many bits with their values, both u32, and the buffers in which
     both are then: those that are given, or those of ``scratch``."""
-    made: list[Dispatch] = []
+    dispatches: list[Dispatch] = []
     blocks = -(-size // BLOCK)
     across, down = grid(blocks, gpu.limits.groups)
     count_digits, scatter = _sort_code()
@@ -247,10 +247,10 @@ def sort(gpu: Gpu, size: int, keys: Any, values: Any, bits: int, scratch: Scratc
     for shift in range(0, bits, BITS):
         words = job(gpu, size, shift, blocks)
         kernel = Kernel(count_digits, (False, False, True), (12, 4 * size, digits), 4 * DIGITS)
-        made.append(gpu.bind(kernel, [words, held[0], scratch.table], across, down))
-        made += prefix_sums(gpu, DIGITS * blocks, scratch.table, scratch.sums, table)
+        dispatches.append(gpu.bind(kernel, [words, held[0], scratch.table], across, down))
+        dispatches += prefix_sums(gpu, DIGITS * blocks, scratch.table, scratch.sums, table)
         reaches = (12, 4 * size, 4 * size, digits, 4 * size, 4 * size)
         kernel = Kernel(scatter, (False,) * 4 + (True,) * 2, reaches, 4 * 9 * DIGITS)
-        made.append(gpu.bind(kernel, [words, *held, table, *spare], across, down))
+        dispatches.append(gpu.bind(kernel, [words, *held, table, *spare], across, down))
         spare, held = held, spare
-    return made, *held
+    return dispatches, *held

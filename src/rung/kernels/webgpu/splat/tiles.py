@@ -225,7 +225,7 @@ def blame(words: Words, listed: int) -> Kernel:
     Its buffers: info, records, places, the lists of all tiles, where they begin, pixels, ``gradients`` (f32: of colors
     [H, W, 3], depth and alpha [H, W]) and ``parts`` [listed, told], zeros before.
     """
-    (width, height), (across, down), told = words.size, words.tiles, PARTS + UNSIGNED * words.unsigned
+    (width, height), (across, down), parts = words.size, words.tiles, PARTS + UNSIGNED * words.unsigned
     reads = (INFO_BYTES, 4 * RECORD * words.splats, 8 * words.splats, 4 * listed, 4 * (across * down + 1))
     planes = (4 * PIXEL * width * height, 20 * width * height)
-    return Kernel(_blame_code(), (False,) * 7 + (True,), (*reads, *planes, 4 * told * listed), WORKGROUP_BYTES)
+    return Kernel(_blame_code(), (False,) * 7 + (True,), (*reads, *planes, 4 * parts * listed), WORKGROUP_BYTES)

@@ -72,9 +72,9 @@ def _compared(views: Sequence[View], chance: np.random.Generator) -> list[int]:
     that stand nearest to them."""
     if len(views) <= _COMPARED or converge(views):
         return list(seeding.thinned(len(views), _COMPARED, chance).tolist())
-    stands, chosen = places(views), dict[int, None]()
+    positions, chosen = places(views), dict[int, None]()
     for at in chance.permutation(len(views)):
-        nearest = np.argsort(np.linalg.norm(stands - stands[at], axis=1), kind="stable")[:_TOGETHER]
+        nearest = np.argsort(np.linalg.norm(positions - positions[at], axis=1), kind="stable")[:_TOGETHER]
         chosen |= dict.fromkeys(nearest.tolist())
         if len(chosen) >= _COMPARED:
             break

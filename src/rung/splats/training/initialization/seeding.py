@@ -36,7 +36,7 @@ def random_points(
 
     They lie from a quarter of to three times as far as what the cameras look at.
     """
-    stands, reach = places(views), reaches(views)
+    positions, reach = places(views), reaches(views)
     enough = min(3, len(views))
     centers, colors, found = [], [], 0
     for _ in range(20):
@@ -49,7 +49,7 @@ def random_points(
             u, v = across[mine] * view.width, down[mine] * view.height
             turn = pose_of(view)[:3, :3]
             rays = np.stack([(u - view.cx) / view.fx, (v - view.cy) / view.fy, np.ones(mine.sum())], axis=1)
-            points[mine] = stands[index] + (rays @ turn) * (reach[index] * share[mine])[:, None]
+            points[mine] = positions[index] + (rays @ turn) * (reach[index] * share[mine])[:, None]
             tints[mine] = pictures[index][v.astype(int), u.astype(int)]
         good = count_views(points.astype(np.float32), views) >= enough
         centers.append(points[good])

@@ -55,9 +55,9 @@ class _Small(NamedTuple):
 def matched_points(views: Sequence[View], shots: Sequence[Shot]) -> tuple[Floats, Bytes]:
     """Points [N, 3] on which at least three of the views agree, and their colors [N, 3]; there may be none."""
     smalls = [_small(view, shot) for view, shot in zip(views, shots, strict=True)]
-    stands, reach = places(views), reaches(views)
+    positions, reach = places(views), reaches(views)
     maps = [
-        _depths(small, [smalls[other] for other in _neighbors(at, smalls, stands, reach[at])], reach[at])
+        _depths(small, [smalls[other] for other in _neighbors(at, smalls, positions, reach[at])], reach[at])
         for at, small in enumerate(smalls)
     ]
     points, colors = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.uint8)]
@@ -89,11 +89,11 @@ def _small(view: View, shot: Shot) -> _Small:
     return _Small(resized[:3], resized[:3].mean(0, keepdim=True), counts, lens, pose_of(view))
 
 
-def _neighbors(at: int, smalls: Sequence[_Small], stands: Doubles, reach: float) -> list[int]:
+def _neighbors(at: int, smalls: Sequence[_Small], positions: Doubles, reach: float) -> list[int]:
     """The views that look the same way from a little beside."""
     axes = np.stack([small.pose[2, :3] for small in smalls])
     turned = np.degrees(np.arccos(np.clip(axes @ axes[at], -1, 1)))
-    angles = np.degrees(np.arctan(np.linalg.norm(stands - stands[at], axis=1) / reach))
+    angles = np.degrees(np.arctan(np.linalg.norm(positions - positions[at], axis=1) / reach))
     worse = np.abs(np.log(np.maximum(angles, 1e-3) / _ANGLE)) + turned / 30
     worse[at] = np.inf
     order = [int(other) for other in np.argsort(worse, kind="stable") if turned[other] < 45 and other != at]

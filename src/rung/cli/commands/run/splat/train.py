@@ -192,7 +192,7 @@ def _listener(quiet: bool) -> ProgressListener:
 
     if quiet:
         return ProgressListener()
-    live, said = sys.stderr.isatty(), [-1]
+    live, shown = sys.stderr.isatty(), [-1]
 
     def note_below(text: str) -> None:
         if live:
@@ -201,9 +201,9 @@ def _listener(quiet: bool) -> ProgressListener:
 
     def progress(now: Progress) -> None:
         part = int(now.done * (1000 if live else 20))
-        if part == said[0]:
+        if part == shown[0]:
             return
-        said[0] = part
+        shown[0] = part
         psnr, left = f"PSNR {now.psnr:.2f} dB", f"{duration(now.left)} left"
         line = f"step {now.step:,} · {now.done:.0%} · {psnr} · {now.splats:,} splats · {left}"
         print(
