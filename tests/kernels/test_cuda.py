@@ -114,7 +114,7 @@ def test_activations_that_lie_apart():
 
 def test_sums_of_a_warp_are_those_of_its_shuffles(monkeypatch):
     """On a processor they take one turn; with the GPU's own text they take one for each shuffle."""
-    made, dense = on_cpu("q4_0", 6, 4096)
+    made, _ = on_cpu("q4_0", 6, 4096)
     x = torch.randn(3, 4096)
     quick = products.multiply(made, x)
     plain = source.product
