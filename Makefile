@@ -3,14 +3,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all accept accept-webgpu test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-levels test-all accept accept-webgpu test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
 
 # two processes, each with half of the tests, and whoever is done takes some of the other's
 test: $(VENV)/dev.done
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not levels" -n 2 --dist worksteal
+
+# kernels for processors that this one is not, which are compiled first: AVX2 and below
+test-levels: $(VENV)/dev.done
+	$(BIN)/python -m pytest -m "levels and not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/dev.done
 	$(BIN)/python -m pytest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/error-codes.md"
 
 
+@functools.cache
 def _trees() -> list[tuple[Path, ast.Module]]:
     return [(path, ast.parse(path.read_text())) for path in sorted((ROOT / "src/rung").rglob("*.py"))]
 
@@ -34,6 +36,7 @@ def _code_of(body: list[ast.stmt]) -> str | None:
     return None
 
 
+@functools.cache
 def _classes() -> dict[str, str | None]:
     """The code of each class of errors, by file and name."""
     nodes = [(path, node) for path, tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]

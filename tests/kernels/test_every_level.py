@@ -1,8 +1,8 @@
 """Every kernel at every level of CPU instructions that is here: a child for each, which compiles for no more.
 
 Products of all packed formats, encoders and two whole models are compared with float64, NumPy and stored logits: by
-``make test`` at the level of most processors, by ``make test-all`` at each below the processor's own, where the suites
-of all kernels run at each, too. All other tests run at the processor's own.
+``make test-levels`` at the level of most processors, by ``make test-all`` at each below the processor's own, where
+the suites of all kernels run at each, too. All other tests run at the processor's own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 LEVELS = [level.name for level in target.levels()]
 #: The level of most processors.
 QUICK = "avx2"
+_SLOW = {True: [pytest.mark.slow], False: []}
 #: Attention, whole tokens, rows of embeddings, packing, encoders, products, optimizers, layers, splats both ways.
 SUITES = (
     "tests/ops",
@@ -46,7 +47,7 @@ def child(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "level", [each if each == QUICK else pytest.param(each, marks=pytest.mark.slow) for each in LEVELS[1:]]
+    "level", [pytest.param(each, marks=[pytest.mark.levels, *_SLOW[each != QUICK]]) for each in LEVELS[1:]]
 )
 def test_products_of_every_format_and_encoders(level):
     done = child(level, "tests.emulation.checks")

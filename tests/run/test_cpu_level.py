@@ -175,6 +175,7 @@ def test_a_busy_machine_is_no_reason_to_leave_a_level(tmp_path):
     assert (found["level"], found["started"]) == (LEVELS[0], [[LEVELS[0], 1]])
 
 
+@pytest.mark.levels
 def test_a_processor_that_refuses_what_it_lists(broken, tmp_path):
     """Its first child ends with an illegal instruction; then all that is compiled is restricted."""
     code = "\nimport os, signal\n\ndef die(b, codes, x, *more):\n    os.kill(os.getpid(), signal.SIGILL)\n"
@@ -203,6 +204,7 @@ def test_wrong_sums_of_a_level_for_real(broken, tmp_path):
     assert (again["level"], again["error"]) == ("ssse3", found["error"])
 
 
+@pytest.mark.levels
 @pytest.mark.parametrize("numba", ["started", "later"])
 def test_an_encoder_that_is_wrong_at_a_level_is_compiled_for_the_next(broken, tmp_path, numba):
     """The lowest byte of each code is flipped at the highest level; NumPy encodes only where no level is right."""

@@ -73,6 +73,7 @@ def test_answers_go_on_with_the_same_bytes_when_their_engine_is_killed(tmp_path,
         assert "started again" in server.said()
 
 
+@pytest.mark.levels
 def test_a_kernel_that_fails_is_left_and_the_answer_says_where(tmp_path, asked, model, fault):
     with serving(tmp_path, "demo", "--parallel", "2", first=PLANTED) as server:
         found = read(server, asked, lambda: fault.write_text("kernel"))
@@ -95,6 +96,7 @@ def check_marks(found, alone, model) -> None:
         assert text[:kept] == whole[:kept]
 
 
+@pytest.mark.levels
 def test_a_process_that_ends_in_its_own_code_goes_on_at_a_lower_level(tmp_path, asked, model, fault):
     with serving(tmp_path, "demo", "--parallel", "2", first=PLANTED) as server:
         first = server.engine()
