@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 import uvicorn
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -20,11 +20,15 @@ from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
 from rung.fleet.keys.folder import Folder
 from rung.fleet.keys.join_tokens import JoinTokens
-from rung.fleet.messages import FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
+from rung.fleet.messages import BatchAnswer, BatchRequest, FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
+from rung.fleet.work.answering import answer
 from rung.server.connection import Protocol as HttpProtocol
+from rung.server.engines import Engine
 from rung.server.errors import ApiError
-from rung.server.http import json_response, read_json
+from rung.server.http import json_response, read_json, unless_gone
 
+#: Connections at most: several batches of 256 requests under way, and the nodes.
+_MOST_CALLS = 2048
 B = TypeVar("B", bound=msgspec.Struct)
 
 
@@ -36,6 +40,9 @@ class Fleet(Protocol):
 
     async def leave(self, name: str) -> None:
         """Return when a node computes nothing any more and gets nothing more. Raises ``UsageError``."""
+
+    def find(self, name: str | None) -> Engine:
+        """Return the model of a name. Raises ``ApiError`` (404)."""
 
     def status(self) -> FleetStatus:
         """Return the state of the fleet."""
@@ -52,6 +59,7 @@ class Control:
         self._routes: dict[tuple[str, str], Callable[[Request], Awaitable[msgspec.Struct]]] = {
             ("POST", "/join"): self._join,
             ("POST", "/leave"): self._leave,
+            ("POST", "/answer"): self._answer,
             ("GET", "/status"): self._status,
             ("GET", "/token"): self._token,
             ("GET", "/down"): self._down,
@@ -70,10 +78,13 @@ class Control:
             if route is None:
                 raise ApiError(404, f"There is no {request.url.path}.", code="path_unknown")
             return json_response(await route(request))
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
         except RungError as error:
             return json_response(error.to_json(), 403)
         except ApiError as error:
-            return json_response({"error": error.message, "code": error.code}, error.status, error.headers)
+            code = "fleet-busy" if error.status == 503 else error.code
+            return json_response({"error": error.message, "code": code}, error.status, error.headers)
 
     def _check_token(self, request: Request) -> None:
         """Raise ``UsageError`` for a request without Ray's token."""
@@ -104,6 +115,9 @@ class Control:
         await self._fleet.leave((await read_json(request, Named)).name)
         return Text("left")
 
+    async def _answer(self, request: Request) -> BatchAnswer:
+        return await unless_gone(request, answer(self._fleet, await read_json(request, BatchRequest)))
+
     async def _status(self, request: Request) -> FleetStatus:
         return self._fleet.status()
 
@@ -126,7 +140,7 @@ async def serve(control: Control, folder: Folder, listener: socket.socket) -> No
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=64,
+        limit_concurrency=_MOST_CALLS,
         timeout_graceful_shutdown=1,
         ssl_certfile=str(folder.path / files.CERTIFICATE),
         ssl_keyfile=str(folder.path / files.KEY),
