@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -147,6 +148,22 @@ class RayNode:
             session = Path((self._folder.path / _SESSION).read_text("utf-8"))
             if session.name.startswith(_PREFIX) and session.parent == Path(tempfile.gettempdir()):
                 _end_session(session)
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[None]:
+    """Make this process a driver of Ray in the fleet of this machine. Raises ``UsageError`` where it is in none."""
+    folder = Folder.of_settings()
+    member = folder.require_member()
+    os.environ.update(environment(folder))  # Ray reads its settings when it is imported
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(address=member.ray, log_to_driver=False, logging_level="error", configure_logging=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _end_session(folder: Path) -> None:
