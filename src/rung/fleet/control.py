@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from rung.core.errors import RungError, UsageError
 from rung.fleet import node
+from rung.fleet.control_client import ENDED, POLL_SECONDS
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
 from rung.fleet.keys.folder import Folder
@@ -29,14 +32,17 @@ from rung.server.http import json_response, read_json, unless_gone
 
 #: Connections at most: several batches of 256 requests under way, and the nodes.
 _MOST_CALLS = 2048
+#: Seconds in which nodes hear that the fleet ends.
+_END_SECONDS = 0.3
 B = TypeVar("B", bound=msgspec.Struct)
 
 
 class Fleet(Protocol):
     """The state of a fleet on its head, and its ends."""
 
-    def enter(self, report: NodeReport) -> None:
-        """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""
+    def enter(self, report: NodeReport, *, again: bool = False) -> None:
+        """Note a machine that may join, or that comes back. Raises ``UsageError`` where another one of its name is
+        there."""
 
     async def leave(self, name: str) -> None:
         """Return when a node computes nothing any more and gets nothing more. Raises ``UsageError``."""
@@ -56,8 +62,12 @@ class Control:
 
     def __init__(self, folder: Folder, fleet: Fleet, tokens: JoinTokens, ray: str) -> None:
         self._folder, self._fleet, self._tokens, self._ray = folder, fleet, tokens, ray
+        #: Set when the fleet ends because somebody wants it.
+        self.ended = asyncio.Event()
         self._routes: dict[tuple[str, str], Callable[[Request], Awaitable[msgspec.Struct]]] = {
             ("POST", "/join"): self._join,
+            ("POST", "/rejoin"): self._rejoin,
+            ("GET", "/end"): self._end,
             ("POST", "/leave"): self._leave,
             ("POST", "/answer"): self._answer,
             ("GET", "/status"): self._status,
@@ -111,6 +121,17 @@ class Control:
         self._fleet.enter(body.report)
         return Invitation(authority.decode(), made.decode(), self._folder.token, self._ray)
 
+    async def _rejoin(self, request: Request) -> Text:
+        report = await read_json(request, NodeReport)
+        self._fleet.enter(report, again=True)
+        return Text(self._ray)
+
+    async def _end(self, request: Request) -> Text:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await self.ended.wait()
+        return Text(ENDED if self.ended.is_set() else "")
+
     async def _leave(self, request: Request) -> Text:
         await self._fleet.leave((await read_json(request, Named)).name)
         return Text("left")
@@ -153,5 +174,7 @@ async def serve(control: Control, folder: Folder, listener: socket.socket) -> No
     try:
         await server.main_loop()
     finally:
+        control.ended.set()
+        await asyncio.sleep(_END_SECONDS)
         server.should_exit = server.force_exit = True
         await server.shutdown([listener])

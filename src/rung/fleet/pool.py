@@ -167,10 +167,13 @@ class FleetPool:
 
     # ---- as other machines know the fleet
 
-    def enter(self, report: NodeReport) -> None:
-        """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""
+    def enter(self, report: NodeReport, *, again: bool = False) -> None:
+        """Note a machine that may join, or that comes back. Raises ``UsageError`` where another one of its name is
+        there."""
         names = {self._name_of(node) for node in self._nodes}
-        if report.name in names:
+        known = self._reports.get(report.name)
+        is_same = again and known is not None and known.address == report.address
+        if report.name in names and not is_same:
             raise UsageError(f"The fleet has a node {report.name} already.", (), ["rung fleet join ... --name ANOTHER"])
         self._leaving.discard(report.name)
         self._reports[report.name] = report

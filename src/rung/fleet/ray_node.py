@@ -26,6 +26,8 @@ LEAST_VERSION = (2, 60)
 _OBJECT_STORE = 128 * 2**20
 #: The file that names the folder of Ray's processes, and how that is called.
 _SESSION, _PREFIX = "session", "rung-fleet-"
+#: A port that nothing can listen on: Ray goes on without the service.
+_NO_PORT = str(2**16)
 #: Seconds that Ray has to start, and to end.
 _START_SECONDS, _END_SECONDS = 120.0, 10.0
 
@@ -58,6 +60,7 @@ def environment(folder: Folder) -> dict[str, str]:
         "RAY_TLS_SERVER_KEY": str(folder.path / files.KEY),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "0",  # its port has neither a token nor TLS
+        "DASHBOARD_METRIC_PORT": _NO_PORT,  # the same, of Ray's head, on all addresses
         "GRPC_VERBOSITY": "ERROR",
         "RAY_DEDUP_LOGS": "0",
         "RAY_SERVE_ENABLE_TASK_EVENTS": "0",
