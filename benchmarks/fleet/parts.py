@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ def chat(number: int, tokens: int, words: str = "number") -> dict[str, Any]:
     return {"messages": messages, "max_tokens": tokens, "temperature": 1, "seed": number}
 
 
+def streamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a question whose answer comes token by token, with how many there were at its end."""
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
 def text(answer: dict[str, Any]) -> str:
     """Return the text of an answer; empty where there is none."""
     if answer["status"] != 200:
@@ -34,23 +39,38 @@ def text(answer: dict[str, Any]) -> str:
 
 
 def tokens(answers: Sequence[dict[str, Any]]) -> int:
-    """Return how many tokens answers have."""
-    return sum(json.loads(each["content"])["usage"]["completion_tokens"] for each in answers if each["status"] == 200)
+    """Return how many tokens answers have, streamed or not."""
+    found = 0
+    for each in answers:
+        counts = re.findall(r'"completion_tokens":\s*(\d+)', each["content"]) if each["status"] == 200 else []
+        found += int(counts[-1]) if counts else 0
+    return found
+
+
+def p95(values: Iterable[float]) -> float:
+    """Return the 95th percentile, as the simulator takes it."""
+    found = sorted(values)
+    return found[int(0.95 * (len(found) - 1))]
+
+
+def hold(machine: Machine, share: float) -> Path:
+    """Give all processes that a machine runs now, and what they start, no more than a share of a core; return their
+    group."""
+    group = _GROUPS / f"rung-{machine.namespace}"
+    group.mkdir(exist_ok=True)
+    (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+    (group / "cpu.cfs_quota_us").write_text(str(int(_PERIOD * share)))
+    for pid in machine.processes():
+        with contextlib.suppress(OSError):
+            (group / "cgroup.procs").write_text(str(pid))
+    return group
 
 
 @contextlib.contextmanager
 def held_to(machine: Machine, share: float) -> Iterator[None]:
-    """Give a machine that runs no more than a share of a core."""
-    group = _GROUPS / f"rung-{machine.namespace}"
-    group.mkdir()
+    """Give a machine that runs no more than a share of a core; end it."""
+    group = hold(machine, share)
     try:
-        (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
-        (group / "cpu.cfs_quota_us").write_text(str(int(_PERIOD * share)))
-        assert machine.process is not None
-        pids = subprocess.run(["ip", "netns", "pids", machine.namespace], capture_output=True, text=True, check=True)
-        for pid in pids.stdout.split():
-            with contextlib.suppress(OSError):
-                (group / "cgroup.procs").write_text(pid)
         yield
     finally:
         machine.stop()
@@ -88,6 +108,18 @@ def kill_replica(machine: Machine) -> None:
     """Kill the process that has the model on a machine."""
     for pid in machine.replicas():
         os.kill(pid, signal.SIGKILL)
+
+
+def rejoin(head: Machine, machine: Machine, name: str) -> None:
+    """Have a machine join that was lost, once the head knows that it is."""
+    machine.stop()
+    until = time.monotonic() + 60
+    while any(each["report"]["name"] == name and each["state"] == "up" for each in status(head)["nodes"]):
+        if time.monotonic() > until:
+            raise TimeoutError(f"{name} is not lost")
+        time.sleep(0.2)
+    token = head.rung("fleet", "token").stdout.strip()
+    machine.start("join", head.address, "--token", token, "--name", name)
 
 
 def status(head: Machine) -> dict[str, Any]:

@@ -20,7 +20,8 @@ _NET = "10.93.7"
 
 #: Asks a server in its namespace: a body a line on standard input, all at once; an answer a line.
 _CLIENT = """
-import asyncio, json, sys, time
+import asyncio, json, re, sys, time
+FIRST = re.compile(rb'"content": ?"[^"]')
 async def ask(body, begun):
     data = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", 8080)
@@ -29,7 +30,7 @@ async def ask(body, begun):
     first, parts = None, []
     try:
         while part := await reader.read(65536):
-            if first is None and b"content" in part:
+            if first is None and FIRST.search(part):
                 first = time.monotonic() - begun
             parts.append(part)
     except OSError:
@@ -138,10 +139,26 @@ class Machine:
             except subprocess.TimeoutExpired:
                 self.process.kill()
 
+    def processes(self) -> list[int]:
+        """The processes in this namespace."""
+        return list(map(int, run("ip", "netns", "pids", self.namespace).stdout.split()))
+
+    def kill(self) -> None:
+        """End all of this machine's processes at once, as a loss of power does."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(30)
+
+    def link(self, state: str) -> None:
+        """Cut this machine off (``down``), without a word to anybody, or connect it again (``up``)."""
+        run("ip", "-n", self.namespace, "link", "set", "e0", state)
+
     def replicas(self) -> list[int]:
         """The processes that have a model here."""
         found = []
-        for pid in map(int, run("ip", "netns", "pids", self.namespace).stdout.split()):
+        for pid in self.processes():
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
                 found += [pid] * file.read().startswith(b"ray::ServeReplica")
         return found

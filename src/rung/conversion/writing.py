@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rung import formats
 from rung.conversion.job import Job, Step, index_of
 from rung.conversion.measure import Cost, cost
 from rung.conversion.resumable_writer import Partial, Planned
+from rung.conversion.tensor_pieces import Assembly, Elsewhere, Piece, divide
 from rung.core.files import state_of
 from rung.core.shield import Outcome, Workers
 from rung.core.types import Format
@@ -46,12 +47,13 @@ def write(
     threads: int,
     progress: Progress = lambda label, done, total: None,
     on_note: Callable[[str], None] = lambda note: None,
+    elsewhere: Elsewhere | None = None,
 ) -> list[Written]:
     """Writes the result of a job to ``target``, and returns what became of each tensor.
 
-    ``progress`` hears (tensor, bytes of the source done, bytes in all). Memory stays at about the largest tensor, as
-    it is stored before and after, with the one before it: that is written, and made safe, while the next one is
-    encoded. Raises ``CannotEncode``, ``BadFile``, ``DiskFull``, ``UsageError``.
+    ``progress`` hears (tensor, bytes of the source done, bytes in all). ``elsewhere`` encodes instead of this process.
+    Memory stays at about the largest tensor, as it is stored before and after, with the one before it: that is written,
+    and made safe, while the next one is encoded. Raises ``CannotEncode``, ``BadFile``, ``DiskFull``, ``UsageError``.
     """
     files, places = job.layout()
     with Partial(target, files, _work(job, files)) as partial:
@@ -60,8 +62,11 @@ def write(
         for entry, data in job.constants:
             partial.put(*places[entry.name], data)
         left = [(number, step) for number, step in enumerate(job.steps) if number not in partial.done]
-        compiled = _compiled([step for _, step in left], on_note)
-        _write_steps(job, left, compiled, partial, places, threads, progress)
+        if elsewhere is None:
+            compiled = _compiled([step for _, step in left], on_note)
+            _write_steps(job, left, compiled, partial, places, threads, progress)
+        else:
+            _write_from(job, left, elsewhere, partial, places, threads, progress)
         progress("syncing", job.weight_bytes, job.weight_bytes)
         partial.finish({**job.small, **index_of(files, places)} if not job.single else {})
         return [_written(job, number, partial.done[number]) for number in range(len(job.steps))]
@@ -94,6 +99,42 @@ def _write_steps(
             done += step.tensor.bytes
         if waiting is not None:
             waiting.result()
+
+
+def _write_from(
+    job: Job,
+    left: Sequence[tuple[int, Step]],
+    elsewhere: Elsewhere,
+    partial: Partial,
+    places: Mapping[str, tuple[int, int]],
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Write the tensors that are ``left``, whose pieces are encoded elsewhere."""
+    total = job.weight_bytes
+    done = total - sum(step.tensor.bytes for _, step in left)
+    assembly = Assembly()
+    with Reader(job.card) as reader:
+
+        def several() -> Iterator[Piece]:
+            for number, step in left:
+                yield from divide(job, number, step, prepared(step, reader.read(step.tensor), threads))
+
+        for piece, found in elsewhere(several()):
+            progress(piece.name, done, total)
+            if (whole := assembly.add(piece, found)) is not None:
+                step = job.steps[piece.number]
+                _put(job, piece.number, *whole, partial, places)
+                reader.done(step.tensor)
+                done += step.tensor.bytes
+
+
+def names_compiled(job: Job) -> list[str]:
+    """Return the formats whose encoders it is worth to compile for a job; none for little work."""
+    matrices = [step for step in job.steps if len(step.tensor.shape) > 1]
+    if sum(step.tensor.bytes for step in matrices) < _COMPILED:
+        return []
+    return list(dict.fromkeys(step.format.name for step in matrices))
 
 
 def _compiled(steps: Sequence[Step], on_note: Callable[[str], None]) -> frozenset[Format]:

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import msgspec
 import uvicorn
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rung.core.errors import RungError, UsageError
 from rung.fleet import node
+from rung.fleet.control_client import ENDED, POLL_SECONDS
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
 from rung.fleet.keys.folder import Folder
 from rung.fleet.keys.join_tokens import JoinTokens
-from rung.fleet.messages import FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
+from rung.fleet.messages import BatchAnswer, BatchRequest, FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
+from rung.fleet.work.answering import answer
 from rung.server.connection import Protocol as HttpProtocol
+from rung.server.engines import Engine
 from rung.server.errors import ApiError
-from rung.server.http import json_response, read_json
+from rung.server.http import json_response, read_json, unless_gone
 
+#: Connections at most: several batches of 256 requests under way, and the nodes.
+_MOST_CALLS = 2048
+#: Seconds in which nodes hear that the fleet ends.
+_END_SECONDS = 0.3
 B = TypeVar("B", bound=msgspec.Struct)
 
 
 class Fleet(Protocol):
     """The state of a fleet on its head, and its ends."""
 
-    def enter(self, report: NodeReport) -> None:
-        """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""
+    def enter(self, report: NodeReport, *, again: bool = False) -> None:
+        """Note a machine that may join, or that comes back. Raises ``UsageError`` where another one of its name is
+        there."""
 
     async def leave(self, name: str) -> None:
         """Return when a node computes nothing any more and gets nothing more. Raises ``UsageError``."""
+
+    def find(self, name: str | None) -> Engine:
+        """Return the model of a name. Raises ``ApiError`` (404)."""
 
     def status(self) -> FleetStatus:
         """Return the state of the fleet."""
@@ -49,9 +62,14 @@ class Control:
 
     def __init__(self, folder: Folder, fleet: Fleet, tokens: JoinTokens, ray: str) -> None:
         self._folder, self._fleet, self._tokens, self._ray = folder, fleet, tokens, ray
+        #: Set when the fleet ends because somebody wants it.
+        self.ended = asyncio.Event()
         self._routes: dict[tuple[str, str], Callable[[Request], Awaitable[msgspec.Struct]]] = {
             ("POST", "/join"): self._join,
+            ("POST", "/rejoin"): self._rejoin,
+            ("GET", "/end"): self._end,
             ("POST", "/leave"): self._leave,
+            ("POST", "/answer"): self._answer,
             ("GET", "/status"): self._status,
             ("GET", "/token"): self._token,
             ("GET", "/down"): self._down,
@@ -70,10 +88,13 @@ class Control:
             if route is None:
                 raise ApiError(404, f"There is no {request.url.path}.", code="path_unknown")
             return json_response(await route(request))
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
         except RungError as error:
             return json_response(error.to_json(), 403)
         except ApiError as error:
-            return json_response({"error": error.message, "code": error.code}, error.status, error.headers)
+            code = "fleet-busy" if error.status == 503 else error.code
+            return json_response({"error": error.message, "code": code}, error.status, error.headers)
 
     def _check_token(self, request: Request) -> None:
         """Raise ``UsageError`` for a request without Ray's token."""
@@ -100,9 +121,23 @@ class Control:
         self._fleet.enter(body.report)
         return Invitation(authority.decode(), made.decode(), self._folder.token, self._ray)
 
+    async def _rejoin(self, request: Request) -> Text:
+        report = await read_json(request, NodeReport)
+        self._fleet.enter(report, again=True)
+        return Text(self._ray)
+
+    async def _end(self, request: Request) -> Text:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await self.ended.wait()
+        return Text(ENDED if self.ended.is_set() else "")
+
     async def _leave(self, request: Request) -> Text:
         await self._fleet.leave((await read_json(request, Named)).name)
         return Text("left")
+
+    async def _answer(self, request: Request) -> BatchAnswer:
+        return await unless_gone(request, answer(self._fleet, await read_json(request, BatchRequest)))
 
     async def _status(self, request: Request) -> FleetStatus:
         return self._fleet.status()
@@ -126,7 +161,7 @@ async def serve(control: Control, folder: Folder, listener: socket.socket) -> No
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=64,
+        limit_concurrency=_MOST_CALLS,
         timeout_graceful_shutdown=1,
         ssl_certfile=str(folder.path / files.CERTIFICATE),
         ssl_keyfile=str(folder.path / files.KEY),
@@ -139,5 +174,7 @@ async def serve(control: Control, folder: Folder, listener: socket.socket) -> No
     try:
         await server.main_loop()
     finally:
+        control.ended.set()
+        await asyncio.sleep(_END_SECONDS)
         server.should_exit = server.force_exit = True
         await server.shutdown([listener])

@@ -14,12 +14,16 @@ from rung.core.errors import RungError, UsageError
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
 from rung.fleet.keys.folder import Folder
-from rung.fleet.messages import FleetStatus, Named, Text
+from rung.fleet.messages import BatchAnswer, BatchRequest, FleetStatus, Named, NodeReport, Text
 
 #: The port on which the head listens for other machines, where none is named.
 PORT = 8470
 #: Seconds that the head has to answer; a node that leaves waits for its answers to end.
 _SECONDS, LEAVE_SECONDS = 30.0, 120.0
+#: Seconds that an answer of a batch may take: it may wait behind others.
+ANSWER_SECONDS = 3600.0
+#: Seconds after which the head says that the fleet has not ended, and its word where it has.
+POLL_SECONDS, ENDED = 10.0, "ended"
 #: Bytes of an answer at most.
 _MOST_ANSWER = 2**24
 
@@ -56,6 +60,8 @@ class Client:
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         data = None if body is None else msgspec.json.encode(body)
         try:
+            if self._connection.sock is None:
+                raise OSError("the connection has ended")
             self._connection.sock.settimeout(seconds)
             self._connection.request("GET" if body is None else "POST", path, data, headers)
             answer = self._connection.getresponse()
@@ -73,6 +79,24 @@ class Client:
     def status(self) -> FleetStatus:
         """Return the state of the fleet. Raises ``RungError``."""
         return self.call("/status", None, FleetStatus)
+
+    def rejoin(self, report: NodeReport) -> str:
+        """Have the head know a node that it had, or that one before it had; return Ray's address. Raises
+        ``RungError``."""
+        return self.call("/rejoin", report, Text).text
+
+    def wait_end(self) -> None:
+        """Return when the head ends the fleet. Raises ``RungError`` where it is gone without a word."""
+        while self.call("/end", None, Text).text != ENDED:
+            pass
+
+    def answer(self, message: BatchRequest) -> BatchAnswer:
+        """Return the answer to a request of a batch. Raises ``RungError``."""
+        return self.call("/answer", message, BatchAnswer, ANSWER_SECONDS)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 def _refusal(content: bytes) -> RungError:

@@ -35,15 +35,23 @@ class Own:
     head_only: bool = False
 
 
-def make_keys(folder: Folder, name: str, address: str) -> None:
-    """Make the authority of a fleet, the head's certificate and the token of Ray."""
-    authority_key, key = certificates.new_key(), certificates.new_key()
-    authority = certificates.new_authority(authority_key)
+def make_keys(folder: Folder, name: str, address: str) -> bool:
+    """Make the authority of a fleet, the head's certificate and the token of Ray. Where a head before this one has not
+    ended its fleet its authority and token stay, by which its nodes come back; return whether that is so."""
+    is_kept = folder.has(files.AUTHORITY, files.AUTHORITY_KEY, files.TOKEN)
+    key = certificates.new_key()
+    if is_kept:
+        authority, authority_key = folder.read(files.AUTHORITY), folder.read(files.AUTHORITY_KEY)
+        token = folder.read(files.TOKEN)
+    else:
+        authority_key = certificates.new_key()
+        authority = certificates.new_authority(authority_key)
+        token = secrets.token_hex(_TOKEN_BYTES).encode()
     made = certificates.sign(authority, authority_key, certificates.request(key, name), name, address)
-    token = secrets.token_hex(_TOKEN_BYTES).encode()
     written = {files.AUTHORITY: authority, files.AUTHORITY_KEY: authority_key, files.CERTIFICATE: made}
     for each, data in {**written, files.KEY: key, files.TOKEN: token}.items():
         folder.write(each, data)
+    return is_kept
 
 
 def up(
@@ -62,7 +70,8 @@ def up(
     address, versions, named = own.address, node.versions(), node.name_of(own.name)
     with server.bind(address, own.control_port) as listener:
         port = listener.getsockname()[1]
-        make_keys(folder, named, address)
+        if make_keys(folder, named, address):
+            on_note("The fleet before was not ended: its nodes come back.")
         os.environ.update(ray_node.environment(folder))  # this process is a driver of Ray, too
         report = node.report(named, address)
         if own.head_only:
@@ -86,9 +95,9 @@ def up(
             pool.enter(report)
             pool.url = f"http://{settings.host}:{settings.port}"
             server.serve(replace(settings, models={}), on_note, on_key=on_key, pool=pool)
+            folder.clear()  # after an error the keys stay, so that nodes of the fleet come back
         finally:
             running.stop()
-            folder.clear()
 
 
 def _end() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from rung.server.protocol import Failed, ModelInfo
@@ -106,6 +108,42 @@ class FleetStatus(msgspec.Struct, frozen=True):
     versions: Versions
     nodes: list[NodeStatus]
     waiting: int
+    models: list[ServedModel] = []
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """A model of the fleet, and the SHA-256 in hex of its files, by their names."""
+
+    name: str
+    files: dict[str, str]
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a batch for a model: ``prompt`` or ``messages`` with the options of ``Model.generate``, or ``texts``
+    for embeddings. A prompt is a turn of a user where the model chats, unless it is ``raw``."""
+
+    model: str
+    prompt: str | None = None
+    messages: list[dict[str, str]] = []
+    texts: list[str] = []
+    raw: bool = False
+    system: str | None = None
+    options: dict[str, Any] = {}
+
+
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a node: text, tokens and their entries, why it ended, and prompt tokens; or embeddings, the bytes
+    of f32 in little endian. ``error`` says why there is none."""
+
+    node: str = ""
+    text: str = ""
+    tokens: list[int] = []
+    reason: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    logprobs: list[dict[str, Any]] | None = None
+    vectors: list[bytes] = []
+    error: str = ""
 
 
 class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

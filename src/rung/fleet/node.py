@@ -7,8 +7,11 @@ import platform
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+
+import msgspec
 
 from rung.core.errors import RungError, UsageError
 from rung.core.settings import CPU_LEVEL
@@ -25,6 +28,8 @@ from rung.hardware import detect
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 #: Characters of a name or label at most: Ray's.
 _MOST_NAME = 60
+#: Seconds that a node waits for a head that is gone, and between two tries.
+_AWAY_SECONDS, _RETRY_SECONDS = 3600.0, 1.0
 
 
 def versions() -> Versions:
@@ -109,19 +114,70 @@ def join(
     folder.write(files.CERTIFICATE, invitation.certificate.encode())
     folder.write(files.KEY, key)
     folder.write(files.TOKEN, invitation.token.encode())
-    running = ray_node.RayNode(folder, named, own, labels(said))
+    member = Member(name=named, address=own, process=os.getpid(), control=control, ray=invitation.ray)
+    _stay(folder, member, said, head, on_note, ended)
+
+
+def _stay(
+    folder: Folder, member: Member, said: NodeReport, head: str, on_note: Callable[[str], None], ended: threading.Event
+) -> None:
+    """Be a node until ``ended`` is set or the head ends the fleet. Where the head is gone without a word, or this
+    machine was cut off, come back when the head is there. Raises ``RungError``."""
+    running = ray_node.RayNode(folder, member.name, member.address, labels(said))
     try:
-        folder.enter(Member(name=named, address=own, process=os.getpid(), control=control, ray=invitation.ray))
-        running.start(invitation.ray)
-        on_note(f"{named} is in the fleet of {head}: {said.device_class}")
-        while running.is_running and not ended.wait(0.2):
-            pass
+        folder.enter(member)
+        running.start(member.ray)
+        on_note(f"{member.name} is in the fleet of {head}: {said.device_class}")
+        watch = _Watch(folder)
+        while not (ended.wait(0.2) or watch.has_ended):
+            if running.is_running and not watch.is_gone:
+                continue
+            if (ray := _come_back(folder, said, watch, on_note, ended)) is None:
+                break
+            if ray != member.ray or not running.is_running:
+                running.stop()
+                member = msgspec.structs.replace(member, ray=ray)
+                folder.enter(member)
+                running = ray_node.RayNode(folder, member.name, member.address, labels(said))
+                running.start(ray)
+            on_note(f"{member.name} is back in the fleet of {head}.")
+            watch = _Watch(folder)
         if ended.is_set():
-            on_note(f"{named} leaves when its answers have ended.")
+            on_note(f"{member.name} leaves when its answers have ended.")
             with suppress(RungError):
-                control_client.of_member(folder).leave(named)
+                control_client.of_member(folder).leave(member.name)
         else:
             on_note("The fleet has ended.")
     finally:
         running.stop()
         folder.clear()
+
+
+class _Watch:
+    """Hear from the head that it ends the fleet (``has_ended``), or that it does not answer (``is_gone``)."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.has_ended = self.is_gone = False
+        threading.Thread(target=self._wait, args=(folder,), daemon=True, name="head").start()
+
+    def _wait(self, folder: Folder) -> None:
+        try:
+            control_client.of_member(folder).wait_end()
+            self.has_ended = True
+        except RungError:
+            self.is_gone = True
+
+
+def _come_back(
+    folder: Folder, said: NodeReport, watch: _Watch, on_note: Callable[[str], None], ended: threading.Event
+) -> str | None:
+    """Return Ray's address once a head is there, None where none comes or this machine is to leave."""
+    on_note(f"The head does not answer; {said.name} waits for it.")
+    until = time.monotonic() + _AWAY_SECONDS
+    while time.monotonic() < until and not watch.has_ended:
+        try:
+            return control_client.of_member(folder).rejoin(said)
+        except RungError:
+            if ended.wait(_RETRY_SECONDS):
+                return None
+    return None

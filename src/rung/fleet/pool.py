@@ -16,7 +16,7 @@ from rung.core.errors import RungError, UsageError
 from rung.fleet import weights
 from rung.fleet.deployments import Deployment, NodeLost, actor_on
 from rung.fleet.engine import FleetEngine
-from rung.fleet.messages import CLASS_LABEL, FleetStatus, NodeReport, NodeStatus, ReplicaState, Versions
+from rung.fleet.messages import CLASS_LABEL, FleetStatus, NodeReport, NodeStatus, ReplicaState, ServedModel, Versions
 from rung.server.engines import Listed
 from rung.server.errors import ApiError
 from rung.server.protocol import Load
@@ -167,10 +167,13 @@ class FleetPool:
 
     # ---- as other machines know the fleet
 
-    def enter(self, report: NodeReport) -> None:
-        """Note a machine that may join. Raises ``UsageError`` where another one of its name is there."""
+    def enter(self, report: NodeReport, *, again: bool = False) -> None:
+        """Note a machine that may join, or that comes back. Raises ``UsageError`` where another one of its name is
+        there."""
         names = {self._name_of(node) for node in self._nodes}
-        if report.name in names:
+        known = self._reports.get(report.name)
+        is_same = again and known is not None and known.address == report.address
+        if report.name in names and not is_same:
             raise UsageError(f"The fleet has a node {report.name} already.", (), ["rung fleet join ... --name ANOTHER"])
         self._leaving.discard(report.name)
         self._reports[report.name] = report
@@ -194,4 +197,9 @@ class FleetPool:
             models = [engine.status_on(node, self._states.get((model, node))) for model, engine in self.engines.items()]
             shown.append(NodeStatus(report, state, models if node and report.device_class else []))
         waiting = sum(engine.router.waiting for engine in self.engines.values())
-        return FleetStatus(self.url, self._address, self._versions, shown, waiting)
+        return FleetStatus(self.url, self._address, self._versions, shown, waiting, self._served())
+
+    def _served(self) -> list[ServedModel]:
+        """Return the models with the hashes of their files."""
+        hashes = {name: {each.name: each.sha256 for each in files} for name, files in self._files.items()}
+        return [ServedModel(name, found) for name, found in hashes.items()]

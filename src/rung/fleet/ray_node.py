@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,8 @@ LEAST_VERSION = (2, 60)
 _OBJECT_STORE = 128 * 2**20
 #: The file that names the folder of Ray's processes, and how that is called.
 _SESSION, _PREFIX = "session", "rung-fleet-"
+#: A port that nothing can listen on: Ray goes on without the service.
+_NO_PORT = str(2**16)
 #: Seconds that Ray has to start, and to end.
 _START_SECONDS, _END_SECONDS = 120.0, 10.0
 
@@ -57,6 +60,7 @@ def environment(folder: Folder) -> dict[str, str]:
         "RAY_TLS_SERVER_KEY": str(folder.path / files.KEY),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "0",  # its port has neither a token nor TLS
+        "DASHBOARD_METRIC_PORT": _NO_PORT,  # the same, of Ray's head, on all addresses
         "GRPC_VERBOSITY": "ERROR",
         "RAY_DEDUP_LOGS": "0",
         "RAY_SERVE_ENABLE_TASK_EVENTS": "0",
@@ -147,6 +151,22 @@ class RayNode:
             session = Path((self._folder.path / _SESSION).read_text("utf-8"))
             if session.name.startswith(_PREFIX) and session.parent == Path(tempfile.gettempdir()):
                 _end_session(session)
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[None]:
+    """Make this process a driver of Ray in the fleet of this machine. Raises ``UsageError`` where it is in none."""
+    folder = Folder.of_settings()
+    member = folder.require_member()
+    os.environ.update(environment(folder))  # Ray reads its settings when it is imported
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(address=member.ray, log_to_driver=False, logging_level="error", configure_logging=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _end_session(folder: Path) -> None:

@@ -50,6 +50,10 @@ class Folder:
         path.chmod(0o600)
         return path
 
+    def has(self, *names: str) -> bool:
+        """Return whether all of these files are there."""
+        return all((self.path / name).is_file() for name in names)
+
     def read(self, name: str) -> bytes:
         """Return the bytes of a file. Raises ``UsageError`` where this machine is in no fleet."""
         try:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rung.cli import options
+from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.conversion.job import Job
+    from rung.conversion.tensor_pieces import Elsewhere
     from rung.conversion.within_budget import Budget
     from rung.conversion.writing import Written
     from rung.core.types import Format
+    from rung.fleet.work.quantize import Nodes
     from rung.models.card import ModelCard
 
 Source = Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, or a hub name.", metavar="SRC")]
@@ -60,6 +65,7 @@ _Importance = Annotated[
 _Picture = Annotated[
     str | None, typer.Option("--picture", help="Draw the errors by layer into this SVG file.", show_default=False)
 ]
+_Fleet = Annotated[bool, typer.Option("--fleet", help="Have the nodes of this machine's fleet encode.")]
 
 
 def quantize(
@@ -77,6 +83,7 @@ def quantize(
     threads: options.Threads = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
+    fleet: _Fleet = False,
     json: options.Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -90,6 +97,8 @@ def quantize(
 
     if picture is not None:
         check_curves(Path(picture))
+    if fleet and (plan or format is None or text is not None):
+        raise _fleet_of_format()
     if plan or format is None or any(each is not None for each in (size, max_kl, text)):
         budget = budget_of(format, size, max_kl, text, plan, importance, kind_of(Path(target), kind))
         card = opened(source, target, offline, revision, quiet or json)
@@ -100,7 +109,8 @@ def quantize(
     card = opened(source, target, offline, revision, quiet or json)
     job = quantizing(card, chosen, format, kept)
     job = job if importance is None else weighed(job, Path(importance))
-    written, seconds = done(job, target, threads, quiet or json)
+    with over_fleet(job, quiet or json) if fleet else nullcontext() as nodes:
+        written, seconds = done(job, target, threads, quiet or json, nodes)
     report(job, written, seconds, target, json, quiet, by_role=True)
     if picture is not None:
         from rung.cli.views.quantize import errors_by_layer
@@ -115,7 +125,6 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
     from rung.cli.views.output import note
     from rung.cli.views.progress import bar
     from rung.conversion.resumable_writer import check_new
-    from rung.core.errors import UsageError
     from rung.models.lookup import find_card
 
     there = Path(target).resolve()
@@ -134,8 +143,37 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
     return card
 
 
-def done(job: Job, target: str, threads: int | None, quiet: bool) -> tuple[list[Written], float]:
-    """Does the job with a progress bar; returns what was written, and in how many seconds."""
+@contextmanager
+def over_fleet(job: Job, quiet: bool) -> Iterator[Nodes]:
+    """Connect to the fleet of this machine for a job; say what each node did. Raises ``RungError``."""
+    from rung.cli.views.output import note
+    from rung.conversion.writing import names_compiled
+    from rung.fleet import ray_node
+
+    ray_node.require()
+    with ray_node.connected():
+        from rung.fleet.work.quantize import Nodes
+
+        nodes = Nodes(names_compiled(job), lambda text: None if quiet else note(text))
+        yield nodes
+        if not quiet:
+            note("pieces by node: " + ", ".join(f"{name} {count:,}" for name, count in sorted(nodes.counts.items())))
+
+
+def _fleet_of_format() -> UsageError:
+    return UsageError(
+        "A fleet encodes for --format alone: what --size, --max-kl and --text choose is judged on one machine.",
+        (),
+        ["leave out --fleet"],
+        code="options-exclude-each-other",
+    )
+
+
+def done(
+    job: Job, target: str, threads: int | None, quiet: bool, elsewhere: Elsewhere | None = None
+) -> tuple[list[Written], float]:
+    """Does the job with a progress bar, or has it done ``elsewhere``; returns what was written, and in how many
+    seconds."""
     import time
 
     from rung.cli.views.output import note
@@ -152,7 +190,7 @@ def done(job: Job, target: str, threads: int | None, quiet: bool) -> tuple[list[
     began = time.monotonic()
     try:
         with bar(quiet) as progress:
-            written = write(job, Path(target), process_memory.threads(threads), progress.update, said)
+            written = write(job, Path(target), process_memory.threads(threads), progress.update, said, elsewhere)
     except KeyboardInterrupt:
         said(f"the same command goes on from here; what is done is kept in {target}.part")
         raise
@@ -183,7 +221,6 @@ def budget_of(
     """Return the budget. Raises ``UsageError`` for options that are missing, that exclude each other, or make no
     sense."""
     from rung.conversion.within_budget import Budget
-    from rung.core.errors import UsageError
     from rung.core.text import parse_size
 
     if sum(each is not None for each in (format, size, max_kl)) != 1:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rung.engine.batches.results import Results
     from rung.engine.generation import Generation
     from rung.engine.model import Model
+    from rung.fleet.work.manifest import Manifest
 
 #: Requests whose texts get their embeddings together.
 _TOGETHER = 64
@@ -55,27 +56,30 @@ def batch(
     threads: options.Threads = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="Have the nodes of this machine's fleet answer, with a model of it.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> None:
     """Answer the prompts of a file together, a line of JSON each.
 
     Lines may set max_tokens, temperature, top_p, seed, stop and more. The same command goes on after a stop.
     """
+    if fleet:
+        of_model = format, device, software, memory, context, parallel, draft, prefix_cache, cache_type, threads
+        _over_fleet(prompts, answers, model, quiet, of_model)
+        return
     from rung.cli.common import plan_line, simulated
     from rung.cli.views.progress import bar
     from rung.engine.batches import requests, results
     from rung.engine.load import load
     from rung.planning.request import Typed
 
-    named = [request.model for request in requests.read(prompts)]  # all of them, before anything is loaded
-    total = len(named)
-    if not total:
-        raise UsageError(f"{prompts} has no prompt: one a line.", code="input-empty")
-    chosen = model or _named(set(named), prompts, answers)
+    named = _models(prompts)
+    total, chosen = len(named), model or _named(set(named), prompts, answers)
     typed = Typed(f"rung batch {quoted(prompts)} {quoted(answers)} --model", chosen, device)
     with results.opened(answers, chosen) as done:
-        left = (request for request in requests.read(prompts) if request.key not in done.done)
-        before = len(done.done)
+        before, left = len(done.done), (each for each in requests.read(prompts) if each.key not in done.done)
         if before and not quiet:
             note(f"{answers} has {count(before, 'answer')}: going on after them.")
         if before >= total:
@@ -101,6 +105,62 @@ def batch(
             failed = _answer(loaded, left, done, total, quiet)
     if not quiet:
         note(f"{count(total - before, 'answer')} in {answers}" + (f", {failed} of them errors" if failed else ""))
+
+
+def _models(prompts: Path) -> list[str | None]:
+    """Return the model that each line names: all are read before anything is loaded. Raises ``UsageError``."""
+    from rung.engine.batches import requests
+
+    named = [request.model for request in requests.read(prompts)]
+    if not named:
+        raise UsageError(f"{prompts} has no prompt: one a line.", code="input-empty")
+    return named
+
+
+def _over_fleet(prompts: Path, answers: Path, model: str | None, quiet: bool, of_model: tuple[object, ...]) -> None:
+    """Have the nodes of the fleet answer. Raises ``RungError``."""
+    from rung.cli.views.progress import bar
+    from rung.fleet import ray_node
+
+    if any(each is not None for each in of_model):
+        raise UsageError(
+            "With --fleet the model is loaded already: how was said with rung fleet up.",
+            ["only --model and --quiet go with --fleet"],
+            code="options-exclude-each-other",
+        )
+    ray_node.require()
+    from rung.engine.batches import requests, results
+    from rung.fleet import control_client
+    from rung.fleet.keys.folder import Folder
+    from rung.fleet.work import batch, manifest
+
+    folder = Folder.of_settings()
+    status = control_client.of_member(folder).status()
+    made = _manifest(prompts, model, {each.name: each.files for each in status.models})
+    with results.opened(answers, made.model) as done:
+        manifest.begin(answers, made)
+        if done.done and not quiet:
+            note(f"{answers} has {count(len(done.done), 'answer')}: going on after them.")
+        left = (request for request in requests.read(prompts) if request.key not in done.done)
+        with bar(quiet=quiet, counted=True) as progress:
+            found = batch.answered(left, made.model, batch.width(status, made.model), folder)
+            nodes = batch.write(found, done, lambda: progress.update("answers", len(done.done), made.total))
+        errors = nodes.pop("", 0)
+        manifest.end(answers, made, nodes, errors)
+    if not quiet:
+        by_node = ", ".join(f"{name} {number:,}" for name, number in sorted(nodes.items()))
+        failed = f", {errors} of them errors" if errors else ""
+        note(f"{count(nodes.total() + errors, 'answer')} in {answers}{failed}" + (f" ({by_node})" if by_node else ""))
+
+
+def _manifest(prompts: Path, model: str | None, models: dict[str, dict[str, str]]) -> Manifest:
+    """Return the manifest of a batch for a fleet with these models. Raises ``UsageError``."""
+    from rung.fleet.work import answering, manifest
+
+    named = _models(prompts)
+    chosen = answering.served(models, model or (named[0] if len(set(named)) == 1 else None))
+    digest = manifest.sha256_of(prompts)
+    return manifest.Manifest(prompts_sha256=digest, model=chosen, files=models[chosen], total=len(named))
 
 
 def _named(models: set[str | None], prompts: Path, answers: Path) -> str:
