@@ -1,16 +1,18 @@
 """Machine code of the shaders that multiply, for AMD's GPUs, without a card: instructions a weight, registers, spills.
 
-    python benchmarks/webgpu_instructions.py [--formats q4_0,q8_0,...] [--families navi21,...] [--write]
+    python benchmarks/webgpu_instructions.py [--formats q4_0,q8_0] [--families navi21] [--int8] [--rows 16] [--write]
 
 Mesa's RADV is the compiler that users of these cards run, and compiles for a family that is not there
 (``RADV_FORCE_FAMILY``). A library between wgpu and the Vulkan loader keeps the SPIR-V of our shaders. Needs ``pip
 install vulkan``, a C compiler and Debian's ``libvulkan1`` and ``mesa-vulkan-drivers``.
 
-The loop over columns is counted, and the loads that it has under way at once. ``--write`` writes the most of the
-families, by format, to ``rung/kernels/webgpu/instructions.table``, which plans read; without it the table is compared.
+The loop over columns is counted, and the loads that it has under way at once. ``--int8``: with activations as signed
+bytes (``webgpu.int8``), of the families that multiply four of them at once, which alone are given that rung.
+``--write`` writes the most of the families, by format, to ``rung/kernels/webgpu/instructions.table``, which plans read;
+without it the table is compared. ``--rows``: of a product of several rows, whose counts are printed only.
 
-The bars: no spill; of q4_0, q4_1 and q8_0 at most 4 instructions a weight and at least 8 loads under way. Ends with 1
-where one is missed or the table says otherwise. Nothing of this says how fast a card is.
+The bars: no spill; of q4_0, q4_1 and q8_0 at most 4 instructions a weight (1.5 with ``--int8``) and at least 8 loads
+under way. Ends with 1 where one is missed or the table says otherwise. Nothing of this says how fast a card is.
 """
 
 from __future__ import annotations
@@ -39,10 +41,17 @@ FORMATS = (
     *("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
     *("iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "nf4:64", "fp4:64", "int8"),
 )
-BARRED, MOST, LOADS = ("q4_0", "q4_1", "q8_0"), 4.0, 8
+BARRED, LOADS = ("q4_0", "q4_1", "q8_0"), 8
+#: Most instructions a weight of these, in float32 and in int8.
+MOST = 4.0, 1.5
+#: The families that multiply four signed bytes at once.
+DOTS = ("vega20", "navi21", "gfx1100")
 COLUMNS = 4096
 #: Weights that a thread multiplies in a pass of the loop: a unit of the rows of a workgroup.
 WEIGHTS = 32 * 4
+
+#: What a load of memory begins with.
+LOAD = r"\t(buffer|global)_load"
 
 KEEP = r"""
 #define _GNU_SOURCE
@@ -89,12 +98,13 @@ class Code:
     spills: int
 
 
-def keep_spirv(formats: list[str], folder: Path) -> None:
-    """Write the SPIR-V of a product of one row in each format; runs in a child with the library before the loader."""
+def keep_spirv(formats: list[str], folder: Path, int8: bool, rows: int) -> None:
+    """Write the SPIR-V of a product of some rows in each format; runs in a child with the library before the loader."""
     import wgpu
 
     from rung.kernels.isa.products import packs_signed_bytes
     from rung.kernels.webgpu.gpu import Gpu
+    from rung.kernels.webgpu.int8.tiles import Tile
     from rung.kernels.webgpu.linear import Product, Segment
     from rung.kernels.webgpu.packing import pack
     from rung.ops import proof
@@ -103,7 +113,8 @@ def keep_spirv(formats: list[str], folder: Path) -> None:
     device, kept = Gpu(found[0]), dict[str, Path]()
     for name in formats:
         layout, _ = pack(proof.weights(name, 16, proof.columns_of(name)), packs_signed_bytes())
-        product = Product((Segment(layout, COLUMNS),), COLUMNS, 1, 0)
+        segments = (Segment(layout, COLUMNS),)
+        product = Tile(segments, COLUMNS, rows, 0, units=True) if int8 else Product(segments, COLUMNS, rows, 0)
         kernel = product.kernel()
         path = folder / f"{name.replace(':', '_')}.spv"
         if kernel.code in kept:  # formats of one layout share a shader
@@ -115,7 +126,7 @@ def keep_spirv(formats: list[str], folder: Path) -> None:
         os.environ.pop("KEEP_SPIRV")
 
 
-def compile_spirv(path: Path, bindings: int = 6) -> None:
+def compile_spirv(path: Path, bindings: int = 7) -> None:
     """Make a pipeline of a shader on RADV, whose debugging output is its machine code; runs in a child."""
     import vulkan as vk
 
@@ -137,18 +148,20 @@ def compile_spirv(path: Path, bindings: int = 6) -> None:
 
 
 def code_of(said: str) -> Code:
-    """Return what RADV says of a shader: the longest loop of its machine code, and its statistics."""
+    """Return what RADV says of a shader: the longest loop with loads of its machine code, and its statistics."""
     lines = said[said.rindex("disasm:") :].splitlines()
     labels, longest = {}, range(0)
     for number, line in enumerate(lines):
         if label := re.match(r"(BB\d+):", line):
             labels[label[1]] = number
         elif (back := re.match(r"\ts_c?branch\S* (BB\d+)", line)) and back[1] in labels:
-            longest = max(longest, range(labels[back[1]], number + 1), key=len)
+            found = range(labels[back[1]], number + 1)
+            if any(re.match(LOAD, lines[at]) for at in found):
+                longest = max(longest, found, key=len)
     loop = [lines[number] for number in longest if lines[number].startswith("\t")]
     under_way, most = 0, 0
     for line in loop:
-        under_way += bool(re.match(r"\t(buffer|global)_load", line))
+        under_way += bool(re.match(LOAD, line))
         most = max(most, under_way)
         if wait := re.search(r"vmcnt\((\d+)\)", line):
             under_way = min(under_way, int(wait[1]))
@@ -166,7 +179,9 @@ def driver(name: str) -> str:
     return str(found[0])
 
 
-def counted(formats: list[str], families: list[str], folder: Path) -> dict[tuple[str, str], Code]:
+def counted(
+    formats: list[str], families: list[str], folder: Path, given: argparse.Namespace
+) -> dict[tuple[str, str], Code]:
     """Return the code of each format on each family."""
     loader = next(iter(sorted(Path("/usr/lib").glob("*/libvulkan.so.1"))), None)
     compiler = shutil.which("cc")
@@ -175,7 +190,7 @@ def counted(formats: list[str], families: list[str], folder: Path) -> dict[tuple
     (folder / "keep.c").write_text(KEEP)
     library = folder / "libvulkan.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "keep.c", "-ldl"], check=True)
-    again = [sys.executable, __file__]
+    again = [sys.executable, __file__, "--rows", str(given.rows), *(["--int8"] if given.int8 else [])]
     keeping = {"LD_LIBRARY_PATH": str(folder), "VULKAN_LOADER": str(loader), "VK_ICD_FILENAMES": driver("lvp_icd")}
     subprocess.run([*again, "--keep", folder, "--formats", ",".join(formats)], env=os.environ | keeping, check=True)
     found = {}
@@ -193,17 +208,28 @@ def main() -> None:
     """Count, print, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", default=",".join(FORMATS))
-    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--families")
     parser.add_argument("--write", action="store_true", help="write the table that plans read")
+    parser.add_argument("--int8", action="store_true", help="activations as signed bytes (webgpu.int8)")
+    parser.add_argument("--rows", type=int, default=1, help="rows of activations; more than one are only printed")
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    formats, families = given.formats.split(","), given.families.split(",")
+    formats = given.formats.split(",")
+    families = given.families.split(",") if given.families else [*(DOTS if given.int8 else FAMILIES)]
     if given.keep or given.compile:
-        return keep_spirv(formats, given.keep) if given.keep else compile_spirv(given.compile)
+        return keep_spirv(formats, given.keep, given.int8, given.rows) if given.keep else compile_spirv(given.compile)
     with tempfile.TemporaryDirectory() as folder:
-        found = counted(formats, families, Path(folder))
+        found = counted(formats, families, Path(folder), given)
     print("instructions a weight, loads under way, registers, waves a SIMD, spills of", *families)
+    missed = compared(found, formats, families, given)
+    sys.exit("\n".join(dict.fromkeys(missed)) if missed and given.rows == 1 else 0)
+
+
+def compared(
+    found: dict[tuple[str, str], Code], formats: list[str], families: list[str], given: argparse.Namespace
+) -> list[str]:
+    """Print what was counted, and write the table or compare it; return the bars that were missed."""
     missed = []
     for name in formats:
         codes = {family: found[name, family] for family in families}
@@ -211,14 +237,14 @@ def main() -> None:
         print(f"{name:8}", *cells, sep=" | ", flush=True)
         most = max(code.instructions for code in codes.values())
         missed += [f"{name} spills" for code in codes.values() if code.spills]
-        if name in BARRED and (most > MOST or min(code.loads for code in codes.values()) < LOADS):
+        if name in BARRED and (most > MOST[given.int8] or min(code.loads for code in codes.values()) < LOADS):
             missed.append(f"{name} is beyond its bar")
-        if not given.write and abs(instructions.of(name) - most) > 0.01:
-            missed.append(f"{name}: the table has {instructions.of(name)}, counted {most:.2f}")
-    if given.write:
+        if not given.write and abs(instructions.of(name, given.int8) - most) > 0.01:
+            missed.append(f"{name}: the table has {instructions.of(name, given.int8)}, counted {most:.2f}")
+    if given.write and given.rows == 1:
         rows = {name: max(found[name, family].instructions for family in families) for name in formats}
-        instructions.write(rows)
-    sys.exit("\n".join(dict.fromkeys(missed)) if missed else 0)
+        instructions.write(rows, given.int8)
+    return missed
 
 
 if __name__ == "__main__":

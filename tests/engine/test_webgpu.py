@@ -13,7 +13,7 @@ import rung
 from rung.core.types import Case
 from rung.core.value import FrozenDict
 from rung.engine.scheduling import scheduler
-from rung.ops import LADDERS
+from rung.ops import LADDERS, decode_step
 from rung.ops.decode_step import self_check
 
 adapter = software_adapter()
@@ -58,6 +58,28 @@ def test_logits_are_those_of_transformers(adapter, name):
         agreement = references.agreement(right, found)
         assert agreement.divergence < bar
         assert agreement.same_choice == 1
+
+
+@pytest.fixture
+def bytewise(monkeypatch):
+    """Let the software adapter take ``webgpu.int8``, which nobody is given for whom it is slower."""
+    monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
+
+
+@pytest.mark.usefixtures("bytewise")
+@pytest.mark.parametrize("name", slow_but(()))
+def test_activations_of_one_byte_move_logits_by_no_more_than_on_the_processor(adapter, name):
+    """A row alone, and 16 that share the weights; the bar is the processor's divergence where that is more."""
+    model, recorded = load(name, adapter, cache_type="f32"), np.load(references.FOLDER / f"{name}.npz")
+    assert model.report.rungs["decode_step f32"] == "webgpu.int8"
+    right, ids = recorded["logits"].astype(np.float32), recorded["ids"].tolist()
+    fixture = references.fixture(name)
+    processor = rung.load(str(fixture.path), device="cpu", context=fixture.context)
+    bar = max(1e-3, references.agreement(right, np.asarray(processor.logits(ids))).divergence)
+    for found in (np.asarray(model.logits(ids)), references.token_by_token(model, recorded["ids"])):
+        agreement = references.agreement(right, found)
+        assert agreement.divergence < bar
+        assert agreement.same_choice > 0.95
 
 
 def test_answers_are_those_of_the_processor_and_of_company(adapter):
@@ -118,10 +140,13 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
     assert "drawn" in self_check.check(rung_, case("f16", 64), adapter.id)
 
 
+@pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["llama-q4_k_m", "gemma2-q8_0", "gemma3-f32"])
-def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypatch, name):
+def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypatch, name, rung_):
     from rung.kernels.webgpu.gpu import gpu
 
+    if rung_ == "webgpu.int8":
+        monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
     model, device, counts = load(name, adapter), gpu(adapter.id), []
     "".join(model.generate(PROMPT, max_tokens=2, temperature=0, raw=True))
     run = device.run
@@ -131,6 +156,7 @@ def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypa
     layers = len(model.card.decoder.layers)
     assert tokens
     assert counts[-3:] == [5 * layers + 4] * 3
+    assert model.report.rungs["decode_step f16"] == rung_
 
 
 @pytest.mark.parametrize("name", ["demo", "gemma3-f32"])

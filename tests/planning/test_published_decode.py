@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from rung.core.types import Case, Level
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
 from rung.kernels.webgpu import instructions
+from rung.ops import LADDERS
 from rung.planning.network_spec import Subject
 from rung.planning.speed import Group, rates
 
@@ -66,14 +68,31 @@ def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
     assert 14 < made.prefill / made.decode < 18  # a token reads the cache, too
     quick = replace(card, bandwidth=1e14, peaks=FrozenDict(f32=1e12))
     made = rates((group,), subject, quick, 4096, "f16", 512)
-    assert made.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0") + 15))
+    assert made.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0", int8=True) + 15 * 0.4))
 
 
 def test_instructions_are_those_that_were_counted():
     """The bar of the shaders for the common types; what was not counted takes as many as the slowest."""
     assert all(1 < instructions.of(name) <= 4 for name in ("q4_0", "q4_1", "q8_0"))
+    assert all(0.5 < instructions.of(name, int8=True) <= 1.5 for name in ("q4_0", "q4_1", "q8_0"))
     assert instructions.of("nf4:64:nested") == instructions.of("nf4:128")
     assert instructions.of("a new format") == max(instructions.of(name) for name in PACKED)
+
+
+def test_without_an_instruction_for_four_products_tokens_take_those_of_float32(subject):
+    """The ladder, and the prediction, by what the card has."""
+    card = replace(catalog.device("3090"), bandwidth=1e14)
+    dots = card.capability("dot8")
+    assert dots.level is Level.NATIVE
+    without = {**card.capabilities, "dot8": replace(dots, level=Level.EMULATED)}
+    plain = replace(card, capabilities=FrozenDict(without))
+    more = instructions.of("q4_0") - instructions.of("q4_0", int8=True)
+    assert seconds(plain, subject) - seconds(card, subject) == pytest.approx(7e9 * 2 * more / card.peaks["f32"])
+    options = {"linears": ("webgpu.rows",), "head_dim": 128, "devices": 1}
+    case = Case("decode_step", "f16", "f32", (32, 4096, 11008, 32000), FrozenDict(options))
+    for device, name in ((card, "webgpu.int8"), (plain, "webgpu.f32")):
+        reached = replace(device, kind="webgpu", software=FrozenDict(wgpu="0.32.0"))
+        assert LADDERS["decode_step"].climb(reached, case).rung.name == name
 
 
 def test_a_token_takes_its_bytes_or_its_instructions_and_its_dispatches(subject):
@@ -82,6 +101,6 @@ def test_a_token_takes_its_bytes_or_its_instructions_and_its_dispatches(subject)
     dispatches = bound - 3.9e9 / (0.75 * card.bandwidth)
     assert 3e-6 * 6 * 32 < dispatches < 6e-6 * 6 * 32  # 3 to 5 µs each, and a little for the cache
     quick = replace(card, bandwidth=card.bandwidth * 1e3)
-    computed = 7e9 * 2 * instructions.of("q4_0") / card.peaks["f32"]
+    computed = 7e9 * 2 * instructions.of("q4_0", int8=True) / card.peaks["f32"]
     assert computed < seconds(quick, subject) < computed + 1.2 * dispatches
     assert seconds(card, subject, rung="torch.decode") > 5 * bound

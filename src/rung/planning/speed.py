@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rung import formats
-from rung.core.types import Device
+from rung.core.types import Device, Level
 from rung.kernels import instructions
 from rung.kernels.webgpu import instructions as shaders
 from rung.kernels.webgpu.info import MOST_ROWS
@@ -61,6 +61,9 @@ _CPU_SHARE = 0.68
 #: Instructions of kernels in CUDA C that decode a weight and multiply it with a row: about 4 at most
 #: (``benchmarks/cuda.py``). A peak counts two operations an instruction.
 _CUDA_INSTRUCTIONS = 4.0
+#: Instructions a weight of shaders for each row of activations beyond the first, in float32 and in int8
+#: (``benchmarks/webgpu_instructions.py --rows 16``).
+_MORE_ROWS = 4.2, 0.5
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
 _LAYER_SECONDS = {
@@ -236,6 +239,11 @@ def _multiplies_packed(group: Group) -> bool:
     return group.rung.startswith("webgpu.")
 
 
+def _has_dots(device: Device) -> bool:
+    """Return whether a device of WebGPU multiplies four int8 at once: ``webgpu.int8`` then computes tokens."""
+    return device.capability("dot8").level is Level.NATIVE
+
+
 def _is_graph(parts: Sequence[Group]) -> bool:
     """Return whether a token is a graph of five kernels a layer (``cuda.step``)."""
     return bool(parts) and all(group.rung == "cuda.rows" for group in parts)
@@ -314,7 +322,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
     if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
-        counted = 2 * (shaders.of(group.format) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
+        counted = 2 * (shaders.of(group.format, _has_dots(device)) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
         return max(seconds, group.count * counted / _peak_of("f32", device))
     if decodes(group):
         if f"{group.rung} {group.format}" in device.rates:
@@ -341,10 +349,11 @@ def _peak(group: Group, device: Device) -> float:
 
 
 def _peak_of_passes(group: Group, device: Device) -> float:
-    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows, each of which takes an
-    instruction a weight more."""
+    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows."""
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
-    computed = group.count * 2 * (shaders.of(group.format) + MOST_ROWS - 1) / _peak_of("f32", device)
+    int8 = _has_dots(device)
+    counted = shaders.of(group.format, int8) + (MOST_ROWS - 1) * _MORE_ROWS[int8]
+    computed = group.count * 2 * counted / _peak_of("f32", device)
     return 2 * MOST_ROWS * group.count / max(group.bytes / bandwidth, computed)
 
 

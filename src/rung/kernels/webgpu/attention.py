@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from rung.kernels.webgpu.gpu import Kernel
 from rung.kernels.webgpu.info import AHEAD, INFO, MOST_ROWS, POSITION, TABLE, declare
+from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
+from rung.kernels.webgpu.layouts import UNIT
 
 THREADS = 64
 
@@ -152,19 +154,21 @@ class Sight:
         return f"score *= {self.scale!r}f;{capped}", seen if self.window is not None else "0u"
 
 
-def attend(heads: Heads, sight: Sight, turn: Turn | None) -> Kernel:
+def attend(heads: Heads, sight: Sight, turn: Turn | None, makes: bool = False) -> Kernel:
     """Return the kernel in which a query sees the positions up to its own; a workgroup for each head and row.
 
     64 keys at a time with a running maximum. Its buffers are gains, info, tables, turns, qkv, the cache and y. With
     ``turn`` it does what ``rope_and_store`` does, too, for rows that are of different sequences: the own key and value
     are in the memory of the workgroup, rounded as those of the cache, and the first head of those that share them
-    writes them.
+    writes them. ``makes``: it writes the units of y too, into one more buffer; a head has whole ones.
     """
     kinds = [*_turning(), "qkv: array<f32>", "cache: array<vec4<u32>>", "y: array<f32>"]
+    kinds += ["made: array<vec4<u32>>"] if makes else []
     size, shared = heads.size, heads.heads // heads.kv_heads
     mine = -(-size // THREADS)
     scaled, seen = sight.code()
-    code = f"""{declare(kinds, writes=(5, 6))}
+    code = f"""{declare(kinds, writes=(5, 6, 7))}
+{quantize("vec4<f32>(query[at], query[at + 1u], query[at + 2u], query[at + 3u])") if makes else ""}
 var<workgroup> query: array<f32, {size}>;
 var<workgroup> scores: array<f32, {THREADS}>;
 var<workgroup> starts: array<u32, {THREADS}>;
@@ -212,13 +216,28 @@ var<workgroup> starts: array<u32, {THREADS}>;
     }}
     for (var d = 0u; d < {mine}u; d++) {{
         let dim = d * {THREADS}u + thread;
-        if (dim < {size}u) {{ y[id.y * {heads.heads * size}u + id.x * {size}u + dim] = sums[d] / total; }}
+        if (dim < {size}u) {{
+            let value = sums[d] / total;
+            y[id.y * {heads.heads * size}u + id.x * {size}u + dim] = value;
+            {"query[dim] = value;" if makes else ""}
+        }}
     }}
+    {_made(heads) if makes else ""}
 }}"""
     given = turn or Turn(2, False, 4, -1, -1, 0.0)
     sizes = (*_turning_bytes(heads, given), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
     memory = 4 * size * (3 if turn else 1) + 8 * THREADS
-    return Kernel(code, (False,) * 5 + (True, True), (*sizes, 4 * MOST_ROWS * heads.heads * size), memory)
+    reaches = [*sizes, 4 * MOST_ROWS * heads.heads * size]
+    reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
+    return Kernel(code, (False,) * 5 + (True,) * (2 + makes), tuple(reaches), memory)
+
+
+def _made(heads: Heads) -> str:
+    """Return the WGSL that makes the units of what a head gives, which lies where its query lay."""
+    units = heads.size // UNIT
+    place = f"((id.y * {heads.heads}u + id.x) * {units}u + thread) * {VECTORS}u"
+    return f"""workgroupBarrier();
+    if (thread < {units}u) {{ quantize({UNIT}u * thread, 0u, {place}); }}"""
 
 
 def _score(halves: bool) -> str:

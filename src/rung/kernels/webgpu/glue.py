@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from rung.kernels.webgpu.gpu import Kernel
 from rung.kernels.webgpu.info import INFO, MOST_ROWS, SELECTED, TOKEN, declare
+from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
 from rung.kernels.webgpu.layouts import UNIT, GpuLayout, address, reader
 
 THREADS = 64
 
 
-def embed(layout: GpuLayout, rows: int, columns: int, base: int, scale: float) -> Kernel:
+def embed(layout: GpuLayout, rows: int, columns: int, base: int, scale: float, gains: int = 0) -> Kernel:
     """Return the kernel that writes the scaled rows of the tokens; workgroups [units / 64, rows of activations].
 
-    Its buffers are words, words, info and y [rows, columns].
+    Its buffers are words, words, info and y [rows, columns]. With ``gains``, so many of them, it writes the units of
+    rows times the first of these too; its buffers are then these gains and units besides.
     """
     kinds = ["vectors: array<vec4<u32>>", "words: array<u32>", "info: array<u32>", "y: array<vec4<f32>>"]
+    kinds += ["gains: array<vec4<f32>>", "made: array<vec4<u32>>"] if gains else []
+    units = f"quantize(0u, 32u * unit, (id.y * {columns // UNIT}u + unit) * {VECTORS}u);" if gains else ""
     # with an offset the sum of two products would be rounded otherwise than the decoded weight
     value = f"scale * (w[i] - {layout.offset}.0)" if layout.offset else "scale * w[i] + select(f.z, f.w, i > 3u)"
-    code = f"""{declare(kinds, writes=(3,))}
+    code = f"""{declare(kinds, writes=(3, 5))}
 {reader("read_unit", layout, columns)}
+var<private> row: array<vec4<f32>, 8>;
+{quantize("row[i]", "gains[column / 4u + i]") if gains else ""}
 @compute @workgroup_size({THREADS})
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     let unit = id.x;
@@ -27,11 +33,16 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     let f = read_unit({address(layout, rows, columns, base)}, info[{TOKEN}u + id.y], unit, &w);
     for (var i = 0u; i < 8u; i++) {{
         let scale = select(f.x, f.y, i > 3u);
-        y[id.y * {columns // 4}u + 8u * unit + i] = ({value}) * {scale!r}f;
+        row[i] = ({value}) * {scale!r}f;
+        y[id.y * {columns // 4}u + 8u * unit + i] = row[i];
     }}
+    {units}
 }}"""
     words = base + layout.sections(rows, columns).words
-    return Kernel(code, (False, False, False, True), (4 * words, 4 * words, 4 * INFO, 4 * MOST_ROWS * columns))
+    sizes = [4 * words, 4 * words, 4 * INFO, 4 * MOST_ROWS * columns]
+    if gains:
+        return Kernel(code, (False,) * 3 + (True, False, True), (*sizes, 4 * gains, units_bytes(MOST_ROWS, columns)))
+    return Kernel(code, (False,) * 3 + (True,), tuple(sizes))
 
 
 def embed_groups(columns: int) -> int:

@@ -10,20 +10,30 @@ _TABLE = Path(__file__).with_name("instructions.table")
 
 
 @functools.cache
-def _counted() -> dict[str, float]:
+def _counted() -> dict[str, tuple[float, float]]:
     lines = (line.split() for line in _TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-    return {name: float(count) for name, count in lines}
+    return {name: (float(floats), float(integers)) for name, floats, integers in lines}
 
 
-def of(format: str) -> float:
+def of(format: str, int8: bool = False) -> float:
     """Return the instructions a weight of a format, decoded and multiplied with one row in float32: the most of AMD's
-    families. Of a format that was not counted, those of the one that takes most."""
+    families. Of a format that was not counted, those of the one that takes most. ``int8``: with activations as signed
+    bytes, the most of the families that multiply four of them at once."""
     known = _counted()
-    return known.get(format.split(":")[0], max(known.values()))
+    name = format.split(":")[0]
+    return known[name][int8] if name in known else max(each[int8] for each in known.values())
 
 
-def write(counts: Mapping[str, float]) -> None:
-    """Write the table anew from the counts by format."""
-    rows = [f"{name.split(':')[0]} {count:.2f}\n" for name, count in counts.items()]
-    head = "# instructions a weight by format; python benchmarks/webgpu_instructions.py --write\n"
+def write(counts: Mapping[str, float], int8: bool = False) -> None:
+    """Write one column of the table anew from the counts by format."""
+    _counted.cache_clear()
+    known = _counted()
+    rows = []
+    for name, count in counts.items():
+        both = [*known.get(name.split(":")[0], (count, count))]
+        both[int8] = count
+        rows.append(f"{name.split(':')[0]} {both[0]:.2f} {both[1]:.2f}\n")
+    head = (
+        "# instructions a weight by format, in float32 and in int8; python benchmarks/webgpu_instructions.py --write\n"
+    )
     _TABLE.write_text(head + "".join(rows), encoding="utf-8")

@@ -149,6 +149,55 @@ def reader(name: str, layout: GpuLayout, columns: int) -> str:
     return f"var<private> table_{name}: array<f32, 16> = array<f32, 16>({table});\n{head}{body}}}\n"
 
 
+def integers(name: str, layout: GpuLayout, columns: int) -> str:
+    """Return the WGSL function ``name(place, row, unit)`` of a layout that ``has_integers``: the codes of a unit as
+    signed bytes, to which ``integer_offset`` is to be added, and the scales as ``reader`` has them."""
+    values = {
+        "blocks": columns // layout.block,
+        "groups": columns // layout.group,
+        "per_group": max(layout.group // UNIT, 1),
+        "offset": 0,
+    }
+    scales = _SCALES[layout.scale + ("_16" if layout.group < UNIT else "")]
+    scales = Template(scales).substitute(values)
+    return f"""fn scales_{name}(place: vec4<u32>, row: u32, unit: u32, at: u32) -> vec4<f32> {{
+{scales}}}
+fn {name}(place: vec4<u32>, row: u32, unit: u32) -> Codes {{
+    let at = row * {columns // UNIT}u + unit;
+{_INTEGERS[layout.codes]}
+    return Codes(low, high, scales_{name}(place, row, unit, at));
+}}
+"""
+
+
+#: What ``integers`` returns.
+CODES = "struct Codes { low: vec4<u32>, high: vec4<u32>, scales: vec4<f32> }"
+
+
+def has_integers(layout: GpuLayout) -> bool:
+    """Return whether codes are signed bytes but for a factor and a number that is added to all of them."""
+    return layout.codes in _INTEGERS and (not layout.table or integer_step(layout) != 0)
+
+
+def integer_step(layout: GpuLayout) -> int:
+    """Return the distance between the values of codes that follow each other; 0 where they are not evenly spaced, or no
+    integers."""
+    if not layout.table:
+        return 1
+    last = max(number for number, value in enumerate(layout.table) if value)  # behind it are codes that nothing has
+    values = layout.table[: last + 1]
+    steps = {right - left for left, right in itertools.pairwise(values)}
+    even = len(steps) == 1 and all(value.is_integer() for value in values)
+    return int(steps.pop()) if even else 0
+
+
+def integer_offset(layout: GpuLayout) -> int:
+    """Return the number that turns the signed bytes of ``integers``, times their step, into the weight's integers."""
+    if layout.table:
+        return int(layout.table[0])
+    return 128 if layout.codes == "unsigned" else -layout.offset
+
+
 def address(layout: GpuLayout, rows: int, columns: int, base: int, first: int = 0) -> str:
     """Return, as WGSL, where the rows from ``first`` on, a multiple of 16, lie of a weight that begins at a word, a
     multiple of four."""
@@ -206,6 +255,22 @@ _CODES = {
 """,
     "f32": """    for (var k = 0u; k < 8u; k++) { (*w)[k] = bitcast<vec4<f32>>(vectors[place.x + 8u * at + k]); }
 """,
+}
+_HALF = "vec4<u32>(0x0f0f0f0fu)"
+_INTEGERS = {
+    "nibble": f"""    let codes = vectors[place.x + at];
+    let low = codes & {_HALF};
+    let high = (codes >> vec4<u32>(4u)) & {_HALF};""",
+    "six": f"""    let codes = vectors[place.x + at];
+    let shifts = vec4<u32>(0u, 2u, 4u, 6u);
+    let first = (vec4<u32>(words[place.y + 2u * at]) >> shifts) & vec4<u32>(0x03030303u);
+    let second = (vec4<u32>(words[place.y + 2u * at + 1u]) >> shifts) & vec4<u32>(0x03030303u);
+    let low = (codes & {_HALF}) | (first << vec4<u32>(4u));
+    let high = ((codes >> vec4<u32>(4u)) & {_HALF}) | (second << vec4<u32>(4u));""",
+    "byte": """    let low = vectors[place.x + 2u * at];
+    let high = vectors[place.x + 2u * at + 1u];""",
+    "unsigned": """    let low = vectors[place.x + 2u * at] ^ vec4<u32>(0x80808080u);
+    let high = vectors[place.x + 2u * at + 1u] ^ vec4<u32>(0x80808080u);""",
 }
 _ONE = "    return vec4<f32>(scale, scale, ${offset}.0 * scale, ${offset}.0 * scale);\n"
 _SCALES = {

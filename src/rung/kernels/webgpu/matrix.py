@@ -12,7 +12,7 @@ import numpy as np
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.webgpu.gpu import Gpu
-from rung.kernels.webgpu.layouts import ROWS, GpuLayout
+from rung.kernels.webgpu.layouts import ROWS, UNIT, GpuLayout
 from rung.kernels.webgpu.packing import Words, pack
 
 #: Weights that are packed at once: each is in memory twice then.
@@ -74,7 +74,7 @@ def _upload(gpu: Gpu, layout: GpuLayout, shape: tuple[int, int], sections: Seque
     count = -(-sum(part.nbytes for part in sections) // (gpu.limits.binding // 2))
     if count == 1:
         return [Piece(rows, gpu.upload(sections))]
-    step, found = -(-rows // count // ROWS) * ROWS, []
+    step, found = -(-rows // count // UNIT) * UNIT, []  # whole units of the next activations
     for first in range(0, rows, step):
         last = min(first + step, rows)
         padded = -(-(last - first) // ROWS) * ROWS

@@ -35,7 +35,7 @@ hold layers, and ``ordered``, whether columns of a weight lie in an order of the
 from __future__ import annotations
 
 from rung.core.registry import register_ladder
-from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
+from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
 from rung.core.value import FrozenDict
 
 #: Rungs of ``linear`` whose kernels a whole token can call.
@@ -43,7 +43,7 @@ ROWS = ("numba.row", "numba.mapped", "numba.stored")
 
 
 #: Positions of a block of the cache, of rungs that do not want a sequence in one.
-BLOCKS = {"numba.step": 64, "webgpu.f32": 64}
+BLOCKS = {"numba.step": 64, "webgpu.int8": 64, "webgpu.f32": 64}
 
 #: Dtypes of the cache.
 EXAMPLE_FORMATS = ("f32", "f16")  # q8_0 is for compiled functions alone
@@ -101,6 +101,16 @@ def check_webgpu(case: Case, device: Device) -> Verdict:
     return YES
 
 
+def check_webgpu_int8(case: Case, device: Device) -> Verdict:
+    """Accept what ``check_webgpu`` accepts, where four products of int8 are one instruction."""
+    known = device.capability("dot8")
+    if known.level is not Level.NATIVE:
+        return no(f"multiplies int8 one by one here, which takes longer than float32 ({known.source})")
+    if case.shape[1] % 32 or case.shape[2] % 32:
+        return no("rows of activations are no multiple of 32")
+    return check_webgpu(case, device)
+
+
 def check_cuda(case: Case, device: Device) -> Verdict:
     """All weights packed and all layers on this device, and lengths that units of 32 divide."""
     others = [rung for rung in case.options["linears"] if rung != "cuda.rows"]
@@ -136,20 +146,25 @@ def _compiled(name: str, impl: str, check: str, *needs: str, formats: tuple[str,
     )
 
 
+def _webgpu(name: str, impl: str, check: str) -> Rung:
+    return Rung(
+        "decode_step",
+        name,
+        f"rung.ops.decode_step.webgpu.step:{impl}",
+        kinds=("webgpu",),
+        needs=("package.wgpu",),
+        formats=EXAMPLE_FORMATS,
+        check=f"rung.ops.decode_step:{check}",
+    )
+
+
 LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
             _compiled("numba.step", "numba_step", "check_step", formats=(*EXAMPLE_FORMATS, "q8_0")),
-            Rung(
-                "decode_step",
-                "webgpu.f32",
-                "rung.ops.decode_step.webgpu.step:RUNG",
-                kinds=("webgpu",),
-                needs=("package.wgpu",),
-                formats=EXAMPLE_FORMATS,
-                check="rung.ops.decode_step:check_webgpu",
-            ),
+            _webgpu("webgpu.int8", "INTEGERS", "check_webgpu_int8"),
+            _webgpu("webgpu.f32", "FLOATS", "check_webgpu"),
             Rung(
                 "decode_step",
                 "numpy.step",

@@ -12,6 +12,7 @@ from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import device_blocks, is_webgpu, tensor_device
+from rung.kernels.webgpu.int8.units import rounded
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.models.decoder_memory import row_bytes
@@ -19,7 +20,8 @@ from rung.ops import LADDERS
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.weights import Weights
-from rung.ops.proof import compare, compare_scale, on
+from rung.ops.proof import columns_of, compare, compare_scale, on
+from rung.ops.proof import weights as weights_of
 from rung.ops.token_choice import Row
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 #: Norms behind products: of some only, so that each is followed by what has one and by what has none.
 _POST_NORMS = ("layers.0.mlp_post_norm", "layers.1.attn_post_norm", "layers.1.mlp_post_norm")
+#: What multiplies the sums of hidden states and of what such a norm gives: in float32 on every rung.
+_BEHIND_NORMS = (*(f"layers.1.{name}" for name in ("q", "k", "v", "gate", "up")), "head")
+#: Formats whose layouts have, together, all kinds of codes and of scales.
+LAYOUTS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8")
 #: Rows that a rung of linear for few rows takes.
 FEW = 8
 _NUMPY = {"f32": np.float32, "f16": np.float16}
@@ -34,14 +40,15 @@ VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 
 
 class _Linear:
-    """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many."""
+    """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many. ``rounds``: activations
+    are first rounded to signed bytes."""
 
-    def __init__(self, encoded: Encoded, rung: str, place: str) -> None:
+    def __init__(self, encoded: Encoded, rung: str, place: str, rounds: bool = False) -> None:
         few = LADDERS["linear"].rung(rung)
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, place))
-        self._encoded, self._place = encoded, place
+        self._encoded, self._place, self._rounds = encoded, place, rounds
 
     def encoded(self) -> Encoded:
         return self._encoded
@@ -58,6 +65,7 @@ class _Linear:
             import torch
 
             return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._place))).cpu())
+        x = rounded(x) if self._rounds else x
         y: Floats = (self._few if len(x) <= FEW else self._many).multiply(self.state, x)
         return y
 
@@ -97,7 +105,8 @@ class _Attention:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.decode_step.parts.Parts``."""
 
-    def __init__(self, head_dim: int, rungs: Sequence[str], place: str) -> None:
+    def __init__(self, head_dim: int, rungs: Sequence[str], place: str, rounds: bool) -> None:
+        self._rounds, self._whole = rounds, head_dim % 32 == 0
         wide, narrow = HEADS * head_dim, KV_HEADS * head_dim
         self._rungs, self._place, self._bound = rungs, place, 0
         self._shapes = {
@@ -129,7 +138,8 @@ class _Parts:
         format = "bf16" if rung == "numba.stored" else "q8_0"
         if not formats.get(format).divides(self._shapes[role.rpartition(".")[2]][1]):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
-        return _Linear(self._encoded(role, format), rung, self._place)
+        rounds = self._rounds and role not in _BEHIND_NORMS and (self._whole or not role.endswith(".o"))
+        return _Linear(self._encoded(role, format), rung, self._place, rounds)
 
     def look_up(self) -> _Embedding:
         encoded = self._encoded("embed")
@@ -252,15 +262,16 @@ class TinyCache:
         return tensor.view(TORCH_DTYPE[self.dtype]).view(-1, *self._values.shape[1:])
 
 
-def weights(case: Case, place: str) -> Weights:
-    """Two layers, one with a window, with the head size of the case, on its rungs of linear, in turn."""
+def weights(case: Case, place: str, rounds: bool = False) -> Weights:
+    """Two layers, one with a window, with the head size of the case, on its rungs of linear, in turn; ``rounds``:
+    activations are first rounded as ``webgpu.int8`` does."""
     head_dim = int(case.options["head_dim"])
     rope = Rope(head_dim, False, tuple(1e4 ** (-2 * i / head_dim) for i in range(head_dim // 2)))
     shape = Decoder(
         "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
         1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
     )  # fmt: skip
-    return Weights.bind(shape, _Parts(head_dim, case.options["linears"], place), CONTEXT)  # type: ignore[arg-type]
+    return Weights.bind(shape, _Parts(head_dim, case.options["linears"], place, rounds), CONTEXT)  # type: ignore[arg-type]
 
 
 def adapters(bound: Weights) -> tuple[BoundAdapter, BoundAdapter]:
@@ -287,7 +298,7 @@ def _change(role: str, rank: int, rows: int, columns: int) -> LowRank:
     return LowRank(down, up, 1 / 32, magnitude)
 
 
-def steps(rung: Any, case: Case, place: str = "cpu") -> Floats:
+def steps(rung: Any, case: Case, place: str = "cpu", rounds: bool = False) -> Floats:
     """Logits [46, vocabulary] of twelve tokens on a rung of decode_step, with an adapter: one after the other, all at
     once, and of the last six rows of two sequences in one batch; then of six rows of three sequences, without an
     adapter, with one and with another; and of ten more tokens without one, one after the other."""
@@ -295,7 +306,7 @@ def steps(rung: Any, case: Case, place: str = "cpu") -> Floats:
     ids = np.random.default_rng(7).integers(0, VOCABULARY, 12).tolist()
     one = TinyCache(head_dim, case.format, place)
     whole, first, second, *others = (TinyCache(head_dim, case.format, place, one) for _ in range(_CACHES - 1))
-    bound = weights(case, place)
+    bound = weights(case, place, rounds)
     adapter, other = adapters(bound)
     state = rung.prepare(bound, one, threads=2)
     found = [rung.apply(state, [SequenceRows([token], at, one, 1, adapter)]).copy() for at, token in enumerate(ids)]
@@ -310,14 +321,14 @@ def steps(rung: Any, case: Case, place: str = "cpu") -> Floats:
     return np.concatenate(found)
 
 
-def states(rung: Any, case: Case, place: str = "cpu") -> Floats:
+def states(rung: Any, case: Case, place: str = "cpu", rounds: bool = False) -> Floats:
     """Hidden states [10, hidden]: of a token alone, and in one batch of all of a sequence and the last two of another,
     beside logits."""
     head_dim = int(case.options["head_dim"])
     ids = np.random.default_rng(8).integers(0, VOCABULARY, 12).tolist()
     alone = TinyCache(head_dim, case.format, place)
     first, second = (TinyCache(head_dim, case.format, place, alone) for _ in range(2))
-    state = rung.prepare(weights(case, place), alone, threads=2)
+    state = rung.prepare(weights(case, place, rounds), alone, threads=2)
     found = np.zeros((10, HIDDEN), np.float32)
     rung.apply(state, [SequenceRows(ids[:1], 0, alone, 0, states=found[:1])])
     batch = [SequenceRows(ids[:7], 0, first, 0, states=found[1:8]), SequenceRows(ids, 0, second, 1, states=found[8:])]
@@ -360,21 +371,37 @@ def _chosen(rung: Any, case: Case, place: str) -> str:
 
 def check(rung: Rung, case: Case, place: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs.
+    Products of ``webgpu.int8`` in layouts of all kinds are compared by themselves.
 
     ``numpy.step`` is what others are compared with, where torch computes on a GPU ``ref``; it is compared with itself,
     a prompt with one token at a time.
     """
+    rounds = rung.name == "webgpu.int8"
+    if rounds and (reason := wrong_products(place)):
+        return reason
     right = LADDERS["decode_step"].rung("numpy.step" if tensor_device(place) == "cpu" else "ref").load()
     got = steps(rung.load(), case, place)
-    want = steps(right, case, place)
+    want = steps(right, case, place, rounds)
     if rung.name == "numpy.step":
         want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12], want[30:]])
-    exact = is_webgpu(place)
+    exact = is_webgpu(place) and not rounds
     if reason := _differ(got, want, case.format, exact):
         return reason
-    got, want = (states(each, case, place) for each in (rung.load(), right))
+    got, want = states(rung.load(), case, place), states(right, case, place, rounds)
     reason = _differ(got, want, case.format, exact)
     return f"hidden states: {reason}" if reason else _chosen(rung.load(), case, place)
+
+
+def wrong_products(place: str) -> str:
+    """Compare products of ``kernels.webgpu.int8`` in layouts of all kinds, and the units that they make, with those of
+    NumPy on the same codes; say what is wrong, empty where nothing is."""
+    from rung.kernels.webgpu.int8.checking import wrong
+
+    for format in LAYOUTS:
+        for rows in (1, 4, 16) if format == LAYOUTS[0] else (1,):
+            if reason := wrong(place, weights_of(format, 96, columns_of(format)), rows):
+                return f"products of {rows} rows in {format}: {reason}"
+    return ""
 
 
 def _differ(got: Floats, want: Floats, cache: str, exact: bool) -> str:

@@ -22,6 +22,9 @@ from rung.kernels.webgpu.draw import SETTINGS_BYTES
 from rung.kernels.webgpu.glue import embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_ROWS
+from rung.kernels.webgpu.int8.tiles import Tile
+from rung.kernels.webgpu.int8.units import units_bytes
+from rung.kernels.webgpu.layouts import UNIT
 from rung.kernels.webgpu.linear import Product, Segment
 from rung.kernels.webgpu.matrix import Matrix, Piece, join
 from rung.ops.decode_step.parts import Adapter, Pool
@@ -106,31 +109,38 @@ class Layer:
 
     ``before`` is the gain of the norm behind the layer before, which is computed here. ``sums`` is how often what a
     norm behind a product gives was added to the hidden states before: each time they move to the other of two buffers.
+    ``behind`` is the gain of the norm before the layer behind, or of the final one, which units of hidden states have.
     """
 
-    def __init__(self, device: Gpu, weights: LayerWeights, before: Floats | None, sums: int) -> None:
+    def __init__(self, device: Gpu, weights: LayerWeights, before: Floats | None, sums: int, behind: Floats) -> None:
         self.weights, self.sums = weights, sums
         self.inputs, self.output = Linears(device, weights.inputs), Linears(device, [weights.output])
         self.widen, self.narrow = Linears(device, weights.widen, gated=True), Linears(device, [weights.narrow])
         groups = (self.inputs, self.output, self.widen, self.narrow)
         norms = [weights.attention_norm, weights.q_norm, weights.k_norm]
-        norms += [weights.attention_post_norm, weights.mlp_norm, before]
+        norms += [weights.attention_post_norm, weights.mlp_norm, before, behind]
         self.vectors = Vectors(device, [*norms, *(each.bias for group in groups for each in group.linears)])
-        self.attention, self.q, self.k, self.attention_post, self.mlp, self.before, *biases = self.vectors.places
+        self.attention, self.q, self.k, self.attention_post, self.mlp, self.before, self.behind, *biases = (
+            self.vectors.places
+        )
         taken = iter(biases)
         self.biases = [[next(taken) for _ in group.linears] for group in groups]
 
 
 class State:
-    """A model on a GPU: weights, the buffers between kernels, and programs."""
+    """A model on a GPU: weights, the buffers between kernels, and programs.
 
-    def __init__(self, weights: Weights, pool: Pool) -> None:
-        self.weights, self.pool, self.shape = weights, pool, weights.shape
+    ``integers``: activations are quantized by the kernels that make them, for weights whose codes are integers.
+    """
+
+    def __init__(self, weights: Weights, pool: Pool, integers: bool = False) -> None:
+        self.weights, self.pool, self.shape, self.integers = weights, pool, weights.shape, integers
         self.gpu = gpu(weights.layers[0].device)
         self.layers: list[Layer] = []
         before, self.sums = None, 0
-        for each in weights.layers:
-            self.layers.append(Layer(self.gpu, each, before, self.sums))
+        following = [*(each.attention_norm for each in weights.layers[1:]), weights.norm]
+        for each, behind in zip(weights.layers, following, strict=True):
+            self.layers.append(Layer(self.gpu, each, before, self.sums, behind))
             self.sums += (before is not None) + (each.attention_post_norm is not None)
             before = each.mlp_post_norm
         self.head = Linears(self.gpu, [weights.head])
@@ -143,6 +153,11 @@ class State:
         self.qkv, self.added = buffer(self.wide), buffer(shape.hidden)
         self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
         self.logits, self.normed = buffer(shape.vocabulary), buffer(shape.hidden)
+        #: Units (``kernels.webgpu.int8.units``) of the hidden states, of what attention gives, and of the inner ones.
+        self.units: list[Any] = [
+            self.gpu.buffer(units_bytes(MOST_ROWS, numbers)) if integers else None
+            for numbers in (shape.hidden, shape.heads * shape.head_dim, shape.feed_forward)
+        ]
         self.info, self.other_info = self.gpu.buffer(4 * INFO), self.gpu.buffer(4 * INFO)
         self.tables = [buffer(self.per_sequence) for _ in range(pool.groups)]
         self.turns = [buffer(each.dims) for each in weights.frequencies]
@@ -161,8 +176,12 @@ class State:
     def _embed(self, weight: Matrix) -> Dispatch:
         """Return the kernel of the embedding."""
         piece, (rows, columns) = weight.pieces[0], weight.shape
-        kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale)
-        return self.gpu.bind(kernel, [piece.buffer, piece.buffer, self.info, self.hidden[0]], embed_groups(columns), 0)
+        buffers, first = [piece.buffer, piece.buffer, self.info, self.hidden[0]], self.layers[0]
+        gains = first.vectors.size if self.integers else 0
+        assert first.attention == 0, "the gain of a layer's first norm is the first of its vectors"
+        kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale, gains)
+        buffers += [first.vectors.buffer, self.units[0]] if self.integers else []
+        return self.gpu.bind(kernel, buffers, embed_groups(columns), 0)
 
     def choices(self, draws: bool, filtered: bool) -> list[Dispatch]:
         """Return the kernels that choose a token of the first row of logits and read it next: the likeliest, or one
@@ -235,46 +254,68 @@ class Program:
             s = self._state
             gain, post = s.norm.places
             options = {"gain": gain, "post": post, "softcap": s.shape.logit_softcap, "selected": True}
+            options["units"] = s.units[0]
             found = self._products(s.head, [-1], s.norm, s.hidden[s.sums % 2], s.logits, rows, **options)
             self._heads[rows] = list(found)
         return self._heads[rows]
 
     def _layer(self, layer: Layer, rows: int, apart: bool) -> Iterator[Dispatch]:
-        s, shape, device = self._state, self._state.shape, self._state.gpu
-        vectors, index = layer.vectors, layer.weights.index
-        rope, heads, cache = s.weights.frequencies[layer.weights.rope], s.heads(index), s.pool.buffer(index)
-        tables, turns = s.tables[s.pool.layer(index).group], s.turns[layer.weights.rope]
+        s, shape = self._state, self._state.shape
         inputs, output, widen, narrow = layer.biases
         sums, post = layer.sums + (layer.before >= 0), layer.attention_post
         hidden, after = s.hidden[sums % 2], s.hidden[(sums + (post >= 0)) % 2]
+        looked_up = layer.weights.index == 0 and s.embed is None
         options: dict[str, Any] = {"gain": layer.attention, "post": layer.before, "kept": hidden}
-        yield from self._products(layer.inputs, inputs, vectors, s.hidden[layer.sums % 2], s.qkv, rows, **options)
+        options["units"] = None if looked_up else s.units[0]
+        before = s.hidden[layer.sums % 2]
+        yield from self._products(layer.inputs, inputs, layer.vectors, before, s.qkv, rows, **options)
+        yield from self._attention(layer, apart)
+        mixed = s.units[1] if self._whole_heads else None
+        options = {"units": mixed, "normed": post >= 0, "behind": layer.mlp}
+        yield from self._sum(layer.output, output, layer.vectors, s.mixed, hidden, rows, **options)
+        options = {"gain": layer.mlp, "post": post, "kept": after, "activation": shape.activation}
+        # with an adapter and a norm behind the product before it there is no binding left
+        made = None if post >= 0 and self._changes[id(layer.widen)].down is not None else s.units[2]
+        options |= {"units": s.units[0], "made": made}
+        yield from self._products(layer.widen, widen, layer.vectors, hidden, s.inner, rows, **options)
+        options = {"units": made, "normed": layer.weights.mlp_post_norm is not None, "behind": layer.behind}
+        yield from self._sum(layer.narrow, narrow, layer.vectors, s.inner, after, rows, **options)
+
+    @property
+    def _whole_heads(self) -> bool:
+        state: State = self._state
+        return state.integers and state.shape.head_dim % UNIT == 0
+
+    def _attention(self, layer: Layer, apart: bool) -> Iterator[Dispatch]:
+        s, shape, index, vectors = self._state, self._state.shape, layer.weights.index, layer.vectors
+        rope, heads, cache = s.weights.frequencies[layer.weights.rope], s.heads(index), s.pool.buffer(index)
+        tables, turns = s.tables[s.pool.layer(index).group], s.turns[layer.weights.rope]
         turn = Turn(rope.dims, rope.interleaved, vectors.size, layer.q, layer.k, shape.norm_epsilon)
         buffers = [vectors.buffer, s.info, tables, turns, s.qkv, cache]
         if not apart:
-            yield device.bind(rope_and_store(heads, turn), buffers, heads.all, 0)
+            yield s.gpu.bind(rope_and_store(heads, turn), buffers, heads.all, 0)
         sight = Sight(shape.attention_scale, layer.weights.window, shape.attention_softcap)
-        yield device.bind(attend(heads, sight, turn if apart else None), [*buffers, s.mixed], shape.heads, 0)
-        yield from self._sum(layer.output, output, vectors, s.mixed, hidden, rows, post >= 0)
-        options = {"gain": layer.mlp, "post": post, "kept": after, "activation": shape.activation}
-        yield from self._products(layer.widen, widen, vectors, hidden, s.inner, rows, **options)
-        yield from self._sum(
-            layer.narrow, narrow, vectors, s.inner, after, rows, layer.weights.mlp_post_norm is not None
-        )
+        kernel = attend(heads, sight, turn if apart else None, self._whole_heads)
+        yield s.gpu.bind(kernel, [*buffers, s.mixed, *([s.units[1]] if self._whole_heads else [])], shape.heads, 0)
 
     def _sum(
-        self, group: Linears, biases: list[int], vectors: Vectors, x: Any, hidden: Any, rows: int, normed: bool
+        self, group: Linears, biases: list[int], vectors: Vectors, x: Any, hidden: Any, rows: int, **options: Any
     ) -> Iterator[Dispatch]:
         """Yield the kernels that add a product to the hidden states, or, ``normed``, write what the next one adds."""
+        normed, behind = options.pop("normed"), options.pop("behind")
         y = self._state.added if normed else hidden
-        yield from self._products(group, biases, vectors, x, y, rows, residual=not normed)
+        if not normed:
+            options |= {"made": self._state.units[0], "after": behind}
+        yield from self._products(group, biases, vectors, x, y, rows, residual=not normed, **options)
 
     def _products(
         self, group: Linears, biases: list[int], vectors: Vectors, x: Any, y: Any, rows: int, **options: Any
     ) -> Iterator[Dispatch]:
-        """Yield the kernels of weights that have their input in common."""
+        """Yield the kernels of weights that have their input in common; ``units`` and ``made`` are buffers of units of
+        x and of y, or None."""
         s, change = self._state, self._changes[id(group)]
         columns, gain, kept = group.matrices[0].shape[1], options.pop("gain", -1), options.pop("kept", None)
+        units, made, after = options.pop("units", None), options.pop("made", None), options.pop("after", -1)
         options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "rows": rows, "columns": columns}
         beside = [vectors.buffer, s.info, x, y]
         if change.down is not None:
@@ -284,19 +325,14 @@ class Program:
         if options.get("post", -1) >= 0:
             options["keeps"] = kept is not None
             beside += [s.added] if kept is None else [s.added, kept]
-        for start, pieces in _together(group.matrices, bool(options.get("activation"))):
-            parts = [
-                Segment(group.matrices[n].layout, piece.rows, piece.base, bias=biases[n], **change.segments[n])
-                for n, piece in pieces
-            ]
-            stride = (
-                group.matrices[0].shape[0] if options.get("activation") else sum(m.shape[0] for m in group.matrices)
-            )
-            if options.get("activation") and len(parts) == 1:
-                parts = _halves(parts[0])
-                stride //= 2
-            product = Product(tuple(parts), gain=gain, start=start, stride=stride, **options)
-            buffer = pieces[0][1].buffer
+            units = None  # what a norm is added to has none
+        kind: type[Product] = Product
+        if s.integers:
+            kind = Tile
+            options |= {"units": units is not None, "makes": made is not None, "after": after}
+            beside += [each for each in (units, made) if each is not None]
+        for start, segments, stride, buffer in _segments(group, biases, change, bool(options.get("activation"))):
+            product = kind(segments, gain=gain, start=start, stride=stride, **options)
             yield s.gpu.bind(product.kernel(), [buffer, buffer, *beside], *product.grid)
 
     def _down(
@@ -310,6 +346,23 @@ class Program:
         buffers = [piece.buffer, piece.buffer, vectors.buffer, s.info, x, self._low]
         device: Gpu = s.gpu
         return device.bind(product.kernel(), [*buffers, *([s.added] if post >= 0 else [])], *product.grid)
+
+
+def _segments(
+    group: Linears, biases: list[int], change: Change, activated: bool
+) -> Iterator[tuple[int, tuple[Segment, ...], int, Any]]:
+    """Yield what each kernel multiplies with: the first row of its result, segments, the numbers of a row of the whole
+    result, and the buffer of the weights."""
+    for start, pieces in _together(group.matrices, activated):
+        parts = [
+            Segment(group.matrices[n].layout, piece.rows, piece.base, bias=biases[n], **change.segments[n])
+            for n, piece in pieces
+        ]
+        stride = group.matrices[0].shape[0] if activated else sum(m.shape[0] for m in group.matrices)
+        if activated and len(parts) == 1:
+            parts = _halves(parts[0])
+            stride //= 2
+        yield start, tuple(parts), stride, pieces[0][1].buffer
 
 
 def _halves(both: Segment) -> list[Segment]:

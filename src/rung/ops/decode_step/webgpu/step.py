@@ -1,4 +1,7 @@
-"""Whole tokens on a GPU through WebGPU, in float32: five kernels a layer, one command buffer for up to 16 rows."""
+"""Whole tokens on a GPU through WebGPU: five kernels a layer, one command buffer for up to 16 rows.
+
+In float32, or with activations as signed bytes for weights whose codes are integers (``kernels.webgpu.int8.tiles``).
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,16 @@ class Row(NamedTuple):
 
 
 class Step:
-    """See ``rung.ops.decode_step``."""
+    """See ``rung.ops.decode_step``. ``integers``: activations are signed bytes."""
 
     block = BLOCK
 
+    def __init__(self, integers: bool) -> None:
+        self._integers = integers
+
     def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
         """Join weights that are computed together, and make the buffers between kernels."""
-        return State(weights, pool)
+        return State(weights, pool, self._integers)
 
     def same_bytes(self, state: State) -> bool:
         """Return False: a row alone is added up in another order than several."""
@@ -167,4 +173,4 @@ def _table(cache: Cache, group: int, count: int) -> npt.NDArray[np.int64]:
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(cache.table(group)))
 
 
-RUNG = Step()
+FLOATS, INTEGERS = Step(integers=False), Step(integers=True)

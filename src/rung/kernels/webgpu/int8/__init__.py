@@ -1,0 +1,1 @@
+"""Products through WebGPU with activations as signed bytes."""

@@ -1,0 +1,58 @@
+"""Products with activations as signed bytes, on a GPU, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rung import formats
+from rung.formats import Encoded
+from rung.kernels.webgpu.gpu import gpu
+from rung.kernels.webgpu.info import INFO
+from rung.kernels.webgpu.int8.tiles import Tile
+from rung.kernels.webgpu.int8.units import rounded, units_bytes, units_of
+from rung.kernels.webgpu.layouts import has_integers
+from rung.kernels.webgpu.linear import Segment
+from rung.kernels.webgpu.matrix import Matrix
+
+
+def wrong(place: str, encoded: Encoded, rows: int) -> str:
+    """Return where products of so many random rows with a weight, or the units made of them, differ from those of
+    NumPy; empty where they do not."""
+    device, (height, columns) = gpu(place), encoded.shape
+    weight, random = Matrix.of_encoded(device, encoded), np.random.default_rng(rows)
+    x = random.standard_normal((rows, columns), dtype=np.float32)
+    gains = np.float32(1) + random.standard_normal(height, dtype=np.float32) / np.float32(4)
+    piece, y = weight.pieces[0], device.buffer(4 * rows * height)
+    made = device.buffer(units_bytes(rows, height))
+    segment = Segment(weight.layout, height, piece.base)
+    product = Tile((segment,), columns, rows, height, units=True, makes=True, after=0)
+    beside = [
+        device.upload([gains]),
+        device.buffer(4 * INFO),
+        device.upload([x]),
+        y,
+        device.upload([units_of(x)]),
+        made,
+    ]
+    device.run([device.bind(product.kernel(), [piece.buffer, piece.buffer, *beside], *product.grid)])
+    found = device.read(y, 0, 4 * rows * height).view(np.float32).reshape(rows, height)
+    taken = rounded(x) if has_integers(weight.layout) else x
+    right = taken.astype(np.float64) @ formats.decode(encoded).astype(np.float64).T
+    error = float(np.abs(found - right).max() / np.abs(right).std())
+    if not error < 1e-5:
+        return f"the largest error is {error:.1e} of a deviation"
+    units = device.read(made, 0, units_bytes(rows, height)).view(np.uint32)
+    return _wrong_units(units.reshape(rows, -1, 12), units_of((found * gains).astype(np.float32)), found)
+
+
+def _wrong_units(units: np.ndarray, own: np.ndarray, found: np.ndarray) -> str:
+    """Compare units: codes may be off by one, sums of the codes, scales and squares may not."""
+    codes = units[..., :8].view(np.int8).astype(np.int32)
+    if np.abs(codes - own[..., :8].view(np.int8)).max() > 1:
+        return "a code of the result is wrong"
+    sums = codes.reshape(*codes.shape[:2], 2, 16).sum(axis=3)
+    squares = (found.astype(np.float64) ** 2).reshape(*codes.shape[:2], 32).sum(axis=2)
+    scales = units[..., 8].view(np.float32) / own[..., 8].view(np.float32) - 1
+    if (sums != units[..., 9:11].view(np.int32)).any() or np.abs(scales).max() > 1e-6:
+        return "a scale of the result, or a sum of its codes, is wrong"
+    return "a sum of squares is wrong" if (np.abs(units[..., 11].view(np.float32) / squares - 1) > 1e-5).any() else ""

@@ -1,0 +1,288 @@
+"""Products with activations as signed bytes, and results that become such for the next product.
+
+A workgroup computes 32 rows of weights, a unit of the next product's activations: whole, so that the thread that has
+them quantizes them once for all that read them. Codes that are integers are multiplied with the units of activations,
+four at a time; what has floats, or a table, takes the activations as float32, and so does every product of what a norm
+behind a product was added to, which no single workgroup has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rung.kernels.webgpu.gpu import Kernel
+from rung.kernels.webgpu.info import SELECTED, declare
+from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
+from rung.kernels.webgpu.layouts import (
+    CODES,
+    UNIT,
+    GpuLayout,
+    has_integers,
+    integer_offset,
+    integer_step,
+    integers,
+    reader,
+)
+from rung.kernels.webgpu.linear import _LINE, TALL, Product
+
+#: Rows of activations whose sums lie in the memory of a workgroup at once.
+_AT_ONCE = 8
+_NUMBERS = "vec4<f32>(values[at], values[at + 1u], values[at + 2u], values[at + 3u])"
+
+
+@dataclass(frozen=True)
+class Tile(Product):
+    """See ``Product``. ``units``: activations are there as units too. ``makes`` writes the units of the result, times
+    the gain that lies at ``after`` in ``gains`` (-1: none)."""
+
+    units: bool = False
+    makes: bool = False
+    after: int = -1
+
+    @property
+    def threads(self) -> int:
+        """Return the threads of a workgroup."""
+        return 256 if self.rows == 1 else 128 if self.rows <= 4 else 64
+
+    @property
+    def height(self) -> int:
+        """Return the rows of each segment that a workgroup computes."""
+        return UNIT
+
+    @property
+    def tall(self) -> int:
+        """Return the rows of each segment that a thread computes."""
+        return TALL // 2 if self.activation else TALL
+
+    @property
+    def lanes(self) -> int:
+        """Return the threads that share a row."""
+        return self.threads * self.tall // UNIT
+
+    @property
+    def _partials(self) -> int:
+        return (TALL + 1) * self.rows
+
+    def _multiplies_integers(self, layout: GpuLayout) -> bool:
+        return self.units and has_integers(layout)
+
+    def kernel(self) -> Kernel:
+        """Return the shader; its buffers are those of ``Product``, then units, and the units that it makes."""
+        plain = super().kernel()
+        writes, sizes = [*plain.writes], [*plain.reaches]
+        if self.units:
+            writes.append(False)
+            sizes.append(units_bytes(self.rows, self.columns))
+        if self.makes:
+            writes.append(True)
+            sizes.append(units_bytes(self.rows, self.width))
+        memory = 4 * (TALL + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
+        return Kernel(plain.code, tuple(writes), tuple(sizes), memory)
+
+    def _code(self) -> Iterator[str]:
+        kinds = ["vectors: array<vec4<u32>>", "words: array<u32>", "gains: array<vec4<f32>>", "info: array<u32>"]
+        kinds += ["x: array<vec4<f32>>", "y: array<f32>"]
+        kinds += ["changes: array<f32>", "low: array<f32>"] if self.changes else []
+        if self.post >= 0:
+            kinds += ["added: array<vec4<f32>>", "kept: array<vec4<f32>>"][: 1 + self.keeps]
+        written = [5, len(kinds) - 1] if self.keeps else [5]
+        kinds += ["units: array<vec4<u32>>"] if self.units else []
+        if self.makes:
+            written.append(len(kinds))
+            kinds.append("made: array<vec4<u32>>")
+        yield declare(kinds, writes=written)
+        count = (TALL + 1) * min(self.rows, _AT_ONCE)
+        yield f"var<workgroup> partial: array<f32, {count * self.threads}>;"
+        yield f"var<workgroup> values: array<f32, {self.rows * UNIT}>;"
+        yield "var<private> keeps: bool;" if self.keeps else ""
+        yield "var<private> last: u32;"
+        yield self._activations()
+        yield CODES
+        yield from self._multiplications()
+        yield from (self._finish(number, segment) for number, segment in enumerate(self.segments))
+        gain = f"gains[{self.after // 4}u + column / 4u + i]" if self.after >= 0 else ""
+        yield quantize(_NUMBERS, gain) if self.makes else ""
+        yield self._main(self._layouts)
+
+    @property
+    def _layouts(self) -> list[GpuLayout]:
+        return list(dict.fromkeys(each.layout for each in self.segments))
+
+    def _multiplications(self) -> Iterator[str]:
+        """Yield the functions that read weights, and those that multiply."""
+        for number, layout in enumerate(self._layouts):
+            read = integers if self._multiplies_integers(layout) else reader
+            yield read(f"read_{number}", layout, self.columns)
+        for number, first, count in dict.fromkeys(self._calls(self._layouts)):
+            if self._multiplies_integers(self._layouts[number]):
+                yield self._multiply_integers(number, first, count)
+            else:
+                yield self._multiply(number, first, count).replace("@LAST@", "last")
+
+    def _row(self) -> str:
+        return f"min(at + r % {self.tall}u, last)" if self.activation else "min(at + r, last)"
+
+    def _multiply(self, layout: int, first: int, count: int) -> str:
+        """Return the function for activations in float32, of the threads that share a row."""
+        text = super()._multiply(layout, first, count)
+        plain = f"at + r % {TALL // 2}u" if self.activation else "at + r"
+        text = text.replace(f", {plain}, unit", f", {self._row()}, unit")
+        return text.replace(f"unit += {self.threads}u", f"unit += {self.lanes}u")
+
+    def _multiply_integers(self, layout: int, first: int, count: int) -> str:
+        """Return the function for units of activations. Rows of these are written out: of a loop that a driver does not
+        unroll, the sums would lie in memory."""
+        where = f"select(one, two, vec4<bool>(r >= {TALL // 2}u))" if self.activation else "one"
+        products = "\n".join(self._row_of_units(self._layouts[layout], b, first, count) for b in range(self.rows))
+        return f"""fn multiply_{layout}_{first}(one: vec4<u32>, two: vec4<u32>, at: u32, thread: u32,
+        sums: ptr<function, array<f32, {self._partials}>>) {{
+    for (var unit = thread; unit < {self.columns // UNIT}u; unit += {self.lanes}u) {{
+        var w: array<Codes, {count}>;
+        for (var r = {first}u; r < {first + count}u; r++) {{
+            w[r - {first}u] = read_{layout}({where}, {self._row()}, unit);
+        }}
+{products}
+    }}
+}}"""
+
+    def _row_of_units(self, layout: GpuLayout, b: int, first: int, count: int) -> str:
+        """Return the WGSL that multiplies a unit of one row of activations with those of some rows of the weight."""
+        row = f"info[{SELECTED + b}]" if self.selected else f"{b}u"
+        lines = [
+            f"let begin = ({row} * {self.columns // UNIT}u + unit) * {VECTORS}u;",
+            "let x = units[begin]; let z = units[begin + 1u]; let about = units[begin + 2u];",
+            "let scale = bitcast<f32>(about.x); let halves = bitcast<vec2<i32>>(about.yz);",
+        ]
+        if self.gain >= 0 and first == 0:
+            lines.append(f"(*sums)[{TALL * self.rows + b}] += bitcast<f32>(about.w);")
+        for r in range(count):
+            sum = f"(*sums)[{(r + first) * self.rows + b}] += scale * value;"
+            lines.append(f"{{ let c = w[{r}]; {_dots(layout)} {sum} }}")
+        return "        {\n            " + "\n            ".join(lines) + "\n        }"
+
+    def _main(self, layouts: Sequence[GpuLayout]) -> str:
+        norm, at_once = "", min(self.rows, _AT_ONCE)
+        if self.gain >= 0:
+            norm = f" * inverseSqrt(total({TALL}u, b, part) / {self.columns}.0 + {self.epsilon!r}f)"
+        return f"""// the sum over the lanes of a part of the workgroup: of its row k, for a row of activations
+fn total(k: u32, b: u32, part: u32) -> f32 {{
+    let from = (k * {at_once}u + b % {at_once}u) * {self.threads}u + part * {self.lanes}u;
+    var sum = 0.0;
+    for (var t = 0u; t < {self.lanes}u; t++) {{ sum += partial[from + t]; }}
+    return sum;
+}}
+
+@compute @workgroup_size({self.threads})
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+    let group = id.x + {_LINE}u * id.y;
+    if (group >= {sum(self.quads)}u) {{ return; }}
+    var sums: array<f32, {self._partials}>;
+    var first = 0u;
+    let lane = thread % {self.lanes}u;
+    {f"keeps = group == 0u && thread < {self.lanes}u;" if self.keeps else ""}
+    {"scale(thread);" if self.post >= 0 else ""}
+    {self._choose(layouts)}
+    {"".join(self._results(start, norm) for start in range(0, self.rows, at_once))}
+    {self._made() if self.makes else ""}
+}}""".replace("from", "begin")
+
+    def _results(self, start: int, norm: str) -> str:
+        """Return the WGSL of the results of the rows of activations from ``start`` on, as many as find room."""
+        at_once = min(self.rows, _AT_ONCE)
+        kept = [
+            f"partial[{(k * at_once + b) * self.threads}u + thread] = sums[{k * self.rows + start + b}];"
+            for k in range(TALL + 1)
+            for b in range(min(at_once, self.rows - start))
+        ]
+        stores = "\n    ".join(kept)
+        return f"""{stores}
+    workgroupBarrier();
+    for (var k = thread; k < {UNIT * min(at_once, self.rows - start)}u; k += {self.threads}u) {{
+        let b = {start}u + k / {UNIT}u;
+        let row = (group - first) * {UNIT}u + k % {UNIT}u;
+        let part = k % {UNIT}u / {self.tall}u;
+        let own = k % {self.tall}u;
+        let norm = 1.0{norm};
+        let sum = total(own, b, part) * norm;
+        {self._ends(norm, "").replace("@START@", f"{start * UNIT}u")}
+    }}
+    workgroupBarrier();
+    """
+
+    def _activations(self) -> str:
+        """Return the function of four numbers of activations; the sum before it is over all threads."""
+        text = super()._activations()
+        if self.post < 0:
+            return text
+        whole = f"""fn whole(b: u32) -> f32 {{
+    var sum = 0.0;
+    for (var t = 0u; t < {self.threads}u; t++) {{ sum += partial[b * {self.threads}u + t]; }}
+    return sum;
+}}
+"""
+        return whole + text.replace("total(b)", "whole(b)")
+
+    def _store(self) -> str:
+        place = f"y[b * {self.width}u + {self.start}u + base + row]"
+        if self.residual:
+            return f"let result = {place} + value; {place} = result; values[@START@ + k] = result;"
+        return f"{place} = value; values[@START@ + k] = value;"
+
+    def _made(self) -> str:
+        """Return the WGSL that makes the units of the result: a unit of each row."""
+        place = f"(thread * {self.width}u + column) / {UNIT}u * {VECTORS}u"
+        return f"""if (thread < {self.rows}u) {{
+        let column = {self.start}u + group * {UNIT}u;
+        quantize(thread * {UNIT}u, column, {place});
+    }}"""
+
+    def _choose(self, layouts: Sequence[GpuLayout]) -> str:
+        """Return the calls that multiply, by the segment that a workgroup belongs to."""
+        places, at = self._places(), f"(group - first) * {UNIT}u + thread / {self.lanes}u * {self.tall}u"
+        if self.activation:
+            calls = [
+                f"multiply_{n}_{first}({places[0]}, {places[1]}, {at}, lane, &sums);"
+                for n, first, _ in self._calls(layouts)
+            ]
+            return "\n    ".join([f"last = {self.segments[0].rows - 1}u;", *calls])
+        if len(layouts) == 1:
+            return self._choose_place(places, at)
+        lines, end = [], 0
+        for number, (segment, quads) in enumerate(zip(self.segments, self.quads, strict=True)):
+            call = f"multiply_{layouts.index(segment.layout)}_0({places[number]}, vec4<u32>(), {at}, lane, &sums);"
+            chosen = f"first = {end}u; last = {segment.rows - 1}u; {call}"
+            lines.append(f"if (group < {end + quads}u) {{ {chosen} }}")
+            end += quads
+        return "\n    else ".join(lines)
+
+    def _choose_place(self, places: Sequence[str], at: str) -> str:
+        """Return the one call that multiplies with weights of one layout."""
+        lines, end = [f"var one = {places[0]};\n    last = {self.segments[0].rows - 1}u;"], 0
+        for quads, where, segment in zip(self.quads, places[1:], self.segments[1:], strict=False):
+            end += quads
+            chosen = f"first = {end}u; last = {segment.rows - 1}u; one = {where};"
+            lines.append(f"if (group >= {end}u) {{ {chosen} }}")
+        return "\n    ".join([*lines, f"multiply_0_0(one, vec4<u32>(), {at}, lane, &sums);"])
+
+    def _ends(self, norm: str, store: str) -> str:
+        text = super()._ends(norm, self._store())
+        plain = f"total(k + {self.height * self.rows}u){norm}"
+        return text.replace(plain, f"total(own + {self.tall}u, b, part) * norm")
+
+
+def _dots(layout: GpuLayout) -> str:
+    """Return the WGSL of ``value``, the product of a unit, but for the scale of its activations."""
+    offset, step = integer_offset(layout), integer_step(layout)
+    adds = layout.scale in ("half_min", "float_min", "u6", "u4")
+    low = " + ".join(f"dot4I8Packed(c.low.{k}, x.{k})" for k in "xyzw")
+    high = " + ".join(f"dot4I8Packed(c.high.{k}, z.{k})" for k in "xyzw")
+    times = "" if step == 1 else f"{step} * "
+    if layout.group < UNIT:
+        more = " + c.scales.z * f32(halves.x) + c.scales.w * f32(halves.y)" if adds else ""
+        return f"""let left = {times}({low}) + {offset} * halves.x;
+                let right = {times}({high}) + {offset} * halves.y;
+                let value = c.scales.x * f32(left) + c.scales.y * f32(right){more};"""
+    more = " + c.scales.z * f32(halves.x + halves.y)" if adds else ""
+    return f"""let whole = {times}({low} + {high}) + {offset} * (halves.x + halves.y);
+                let value = c.scales.x * f32(whole){more};"""
