@@ -21,6 +21,9 @@ from rung.server.protocol import Delta, Echo, Finished, Generate, Started
 from rung.server.response_store import ResponseStore
 from rung.server.store.client import StoreClient
 
+#: How often the clients of OpenAI and Anthropic have sent a request before.
+_RETRIES = "x-stainless-retry-count"
+
 
 @dataclass
 class Service:
@@ -117,7 +120,8 @@ class Call:
         admission = self.service.admission(engine)
         admission.parallel = info.parallel
         try:
-            ticket = admission.enter(self.owner, generate.answers, protocol.digest(generate))
+            is_new = self.request.headers.get(_RETRIES) == "0"
+            ticket = admission.enter(self.owner, generate.answers, self._digest(generate), is_new)
         except ApiError:
             self.service.totals.refused += 1
             raise
@@ -129,6 +133,11 @@ class Call:
             await answers.close()
             raise
         return answers
+
+    def _digest(self, generate: Generate) -> bytes:
+        """Return a value that only this request has when it comes again: of its wishes and its address."""
+        address = self.request.client.host if self.request.client else ""
+        return protocol.digest(generate) + address.encode()
 
     async def collect(self, answers: Answers) -> list[Choice]:
         """Return all answers whole, in their order. Raises as ``begin``."""
