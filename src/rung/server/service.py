@@ -27,7 +27,8 @@ _RETRIES = "x-stainless-retry-count"
 
 @dataclass
 class Service:
-    """The models that are served, by the names that clients give them."""
+    """The models that are served, by the names that clients give them. ``saves_slots``: what slots have computed may be
+    saved and restored."""
 
     pool: Pool
     make_admission: Callable[[], Admission] = Admission
@@ -35,6 +36,7 @@ class Service:
     responses: ResponseStore = field(default_factory=ResponseStore)
     store: StoreClient = field(default_factory=StoreClient)
     created: int = field(default_factory=lambda: int(time.time()))
+    saves_slots: bool = False
 
     def __post_init__(self) -> None:
         self._admissions: dict[str, Admission] = {}
