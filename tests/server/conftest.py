@@ -58,6 +58,10 @@ class Server:
         with open(self._said, encoding="utf-8") as file:
             return file.read()
 
+    def wait_for(self, pattern: str) -> None:
+        """Wait until it has printed something."""
+        self._find(pattern)
+
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])

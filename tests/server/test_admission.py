@@ -76,6 +76,26 @@ def test_a_request_that_comes_too_early_keeps_its_turn():
     assert refusal(admission, b"last").retry_after == pytest.approx(last - first / 2)
 
 
+def test_equal_requests_of_clients_that_say_so_have_a_turn_each():
+    clock = Clock()
+    admission, tickets = busy(clock, 1)
+
+    def refuse(is_new):
+        with pytest.raises(ApiError) as refused:
+            admission.enter("", 1, b"equal", is_new)
+        return refused.value.retry_after
+
+    first, second = refuse(True), refuse(True)
+    assert second > first
+    assert refuse(False) == first  # too early: one of the two
+    for ticket in tickets[:8]:
+        clock.now += 1
+        ticket.release()
+    clock.now = max(clock.now, 1040 + second)
+    admission.enter("", 1, b"equal")
+    admission.enter("", 1, b"equal")
+
+
 def test_whoever_was_refused_comes_before_new_requests():
     clock = Clock()
     admission, tickets = busy(clock, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -60,6 +61,30 @@ def test_sigterm_lets_answers_end(tmp_path, long):
         assert server.process.wait(10) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(engine, 0)
+
+
+def test_sighup_changes_nothing(tmp_path):
+    with serving(tmp_path, "demo") as server:
+        engine = server.engine()
+        server.process.send_signal(signal.SIGHUP)
+        assert server.call("/v1/completions", {"prompt": "the", "max_tokens": 4})[0] == 200
+        assert (server.process.poll(), server.engine()) == (None, engine)
+
+
+def test_a_model_file_that_is_deleted_is_served_on_and_said_to_be_gone_after_a_restart(tmp_path, model):
+    path = tmp_path / "copy.gguf"
+    shutil.copy(model.card.path, path)
+    with serving(tmp_path, str(path)) as server:
+        path.unlink()
+        expected = "".join(model.generate("a plan", raw=True, max_tokens=6))
+        answer = server.call("/completion", {"prompt": "a plan", "n_predict": 6})[1]
+        assert answer["content"] == expected
+        os.kill(server.engine(), signal.SIGKILL)
+        server.wait_for("started again")
+        status, answer, _ = server.call("/completion", {"prompt": "a plan", "n_predict": 6})
+        assert (status, "copy.gguf" in answer["error"]["message"]) == (503, True)
+        shutil.copy(model.card.path, path)
+        assert server.call("/completion", {"prompt": "a plan", "n_predict": 6})[1]["content"] == expected
 
 
 def test_an_engine_ends_with_its_server(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rung.core.errors import OutOfMemory, UsageError
@@ -59,6 +59,8 @@ class Decoder:
         self.weights, self.pool, self.parallel = weights, pool, parallel
         self.prefixes = PrefixCache(pool)
         self._files: PrefixFiles | None = None
+        #: Returns what keys and values depend on: the model's files and how it computes.
+        self.identity: Callable[[], bytes] = bytes
         self.step, self._singles, self._threads = step, singles, threads
         #: What sequences have that name no adapter.
         self.default_adapter: BoundAdapter | None = None
@@ -105,7 +107,7 @@ class Decoder:
         cache = Cache(self.pool)
         cache.adapter = adapter or self.default_adapter
         if share:
-            self.prefixes.attach(cache, ids[:-1], _tree(cache, owner))
+            self.prefixes.attach(cache, ids[:-1], tree_of(cache.adapter, owner))
         try:
             cache.admit(min(len(ids) + 1, self.pool.context))
         except OutOfMemory:
@@ -121,18 +123,18 @@ class Decoder:
         """Let other sequences of an owner share the whole blocks of a cache, and its windows at checkpoints."""
         come = sorted(length for length in cache.checkpoints if length <= cache.length)
         for length in come:
-            self.prefixes.insert(cache, _tree(cache, owner), length, checkpoint=True)
+            self.prefixes.insert(cache, tree_of(cache.adapter, owner), length, checkpoint=True)
         cache.checkpoints -= frozenset(come)
         if cache.length // self.pool.block > cache.kept:
             cache.kept = cache.length // self.pool.block
-            self.prefixes.insert(cache, _tree(cache, owner), cache.kept * self.pool.block, checkpoint=False)
+            self.prefixes.insert(cache, tree_of(cache.adapter, owner), cache.kept * self.pool.block, checkpoint=False)
         cache.slide()
 
     def end(self, cache: Cache, owner: str, share: bool) -> None:
         """Give a cache back; with ``share`` what it has is kept until there is no room."""
         if share:
-            self.prefixes.insert(cache, _tree(cache, owner), cache.length, checkpoint=True)
-            self.prefixes.write_files(cache.ids, _tree(cache, owner))
+            self.prefixes.insert(cache, tree_of(cache.adapter, owner), cache.length, checkpoint=True)
+            self.prefixes.write_files(cache.ids, tree_of(cache.adapter, owner))
         cache.release()
 
     def recover(self, caches: Sequence[Cache]) -> None:
@@ -172,9 +174,9 @@ class Decoder:
         return self.step.apply(self._state, rows)
 
 
-def _tree(cache: Cache, owner: str) -> str:
+def tree_of(adapter: BoundAdapter | None, owner: str) -> str:
     """Return the owner of a tree of the prefix cache: keys and values of another adapter are others."""
-    return f"{owner}\0{cache.adapter.key}" if cache.adapter is not None and cache.adapter.key else owner
+    return f"{owner}\0{adapter.key}" if adapter is not None and adapter.key else owner
 
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:

@@ -300,6 +300,7 @@ def _bind(
 
     bind = partial(_bind_decoder, journal=journal, first_prompt=first_prompt, parallel=parallel)
     decoder, tokenizer = bind(card, plan, devices, progress=progress, changes=changes)
+    decoder.identity = partial(_identity, card, plan, decoder)
     if prefix_cache is not None:
         decoder.keep_in_files(_prefix_files(prefix_cache, card, plan, decoder, journal))
     if not decoder.same_bytes:
@@ -330,6 +331,7 @@ def _bind_on_processor(
     plan, devices = planned()
     bind = partial(_bind_decoder, card, plan, devices, journal, progress=lambda label, done, total: None)
     decoder, _ = bind(first_prompt="", changes=changes, parallel=parallel)
+    decoder.identity = partial(_identity, card, plan, decoder)
     if prefix_cache is not None:
         decoder.keep_in_files(_prefix_files(prefix_cache, card, plan, decoder, journal))
     return plan, devices, decoder
@@ -390,6 +392,12 @@ def _prefix_files(
 ) -> PrefixFiles:
     """Return the files of prefixes for a decoder; those that another model or another way of computing left differ."""
     from rung.engine.scheduling.prefix_files import PrefixFiles
+
+    return PrefixFiles(*folder, _identity(card, plan, decoder), journal.note)
+
+
+def _identity(card: ModelCard, plan: Plan, decoder: Decoder) -> bytes:
+    """Return a name of all that keys and values depend on: the model's files and how they are computed."""
     from rung.kernels.cpu import target
     from rung.run.binding import Step
 
@@ -397,7 +405,7 @@ def _prefix_files(
     cpu = target.level().name if any(each.device == "cpu" for each in plan.placements) else ""
     computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, rung
     parts = [__version__, identity([Path(each) for each in card.files]), *computed, decoder.pool.layout]
-    return PrefixFiles(*folder, "\n".join(map(str, parts)).encode(), journal.note)
+    return "\n".join(map(str, parts)).encode()
 
 
 def _bind_decoder(

@@ -6,6 +6,7 @@ that come for the first time.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter, deque
@@ -35,8 +36,10 @@ _FILLED = 0.5
 
 @dataclass
 class _Turn:
-    """The turn of a request that was refused: whose it is, its answers, when it comes, and until when it is kept."""
+    """The turn of a request that was refused: what it was, whose it is, its answers, when it comes, and until when it
+    is kept."""
 
+    request: bytes
     owner: str
     answers: int
     due: float
@@ -59,8 +62,9 @@ class Admission:
         #: When everything began to be busy, and the ends since then.
         self._ends: deque[float] = deque(maxlen=_ENDS)
         self._known_seconds: float | None = None
-        #: Turns by request, in the order in which they were given.
-        self._turns: dict[bytes, _Turn] = {}
+        #: Turns by their number, in the order in which they were given.
+        self._turns: dict[int, _Turn] = {}
+        self._numbers = itertools.count()
 
     @property
     def taken(self) -> int:
@@ -72,22 +76,31 @@ class Admission:
         """Return how many answers are computed or wait while requests have turns."""
         return self.parallel + int(self.most_waiting * _FILLED)
 
-    def enter(self, owner: str, answers: int, request: bytes) -> Ticket:
-        """Take a request on. ``request`` is the same when it comes again, as a digest of it is. Raises ``ApiError``
-        (503) with the seconds after which it has its turn."""
+    def enter(self, owner: str, answers: int, request: bytes, is_new: bool = False) -> Ticket:
+        """Take a request on. ``request`` is the same when it comes again, as a digest of it is; ``is_new`` says that it
+        does not come again, though an equal one may have a turn. Raises ``ApiError`` (503) with the seconds after which
+        it has its turn."""
         now = self._clock()
         self._drop_late(now)
-        turn = self._turns.get(request)
+        number = None if is_new else self._number(request, now)
+        turn = None if number is None else self._turns[number]
         room = self.parallel + self.most_waiting
         share = math.ceil(room * _SHARE) if self._shared else room
         fits = self.taken + answers <= room and self._owners[owner] + answers <= share
         if not fits or not self._has_turn(owner, turn, answers, now):
-            raise self._refusal(owner, request, answers, now)
-        self._turns.pop(request, None)
+            raise self._refusal(owner, request, answers, number, now)
+        if number is not None:
+            del self._turns[number]
         if self.taken < self.parallel <= self.taken + answers:
             self._ends.append(now)
         self._owners[owner] += answers
         return Ticket(self, owner, answers)
+
+    def _number(self, request: bytes, now: float) -> int | None:
+        """Return the number of the turn of a request: of equal ones the first that has come, else the first."""
+        numbers = [number for number, turn in self._turns.items() if turn.request == request]
+        due = (number for number in numbers if self._turns[number].due <= now)
+        return next(due, numbers[0] if numbers else None)
 
     def _has_turn(self, owner: str, turn: _Turn | None, answers: int, now: float) -> bool:
         """Return whether a request for which there is a place may take it before those that have turns: where its own
@@ -98,24 +111,25 @@ class Admission:
         has_others = any(each.owner == owner for each in self._turns.values())
         return self.taken + answers + due <= (self._filled if has_others else self.parallel + self.most_waiting)
 
-    def _refusal(self, owner: str, request: bytes, answers: int, now: float) -> ApiError:
-        """Return the refusal of a request, which has a turn from now on: the one that it had, unless that has come."""
-        turn = self._turns.get(request)
+    def _refusal(self, owner: str, request: bytes, answers: int, number: int | None, now: float) -> ApiError:
+        """Return the refusal of a request, which has a turn from now on: the one of that number, unless it has come."""
+        turn = None if number is None else self._turns[number]
         if turn is None or turn.due <= now:
-            wait = max(self._wait(owner, request, answers, now), _LEAST_WAIT)
-            turn = _Turn(owner, answers, now + wait, now + math.ceil(wait) + max(_GRACE, wait * _GRACE_SHARE))
-            if request in self._turns or len(self._turns) < _MOST_TURNS:
-                self._turns[request] = turn  # one that is over keeps its place before those that came later
+            wait = max(self._wait(owner, number, answers, now), _LEAST_WAIT)
+            until = now + math.ceil(wait) + max(_GRACE, wait * _GRACE_SHARE)
+            turn = _Turn(request, owner, answers, now + wait, until)
+            if number is not None or len(self._turns) < _MOST_TURNS:  # one that is over keeps its place before others
+                self._turns[next(self._numbers) if number is None else number] = turn
         room = self.parallel + self.most_waiting
         message = f"{self.taken:,} answers are computed or wait, and there is room for {room:,}."
         return ApiError(503, message, code="queue_full", retry_after=turn.due - now)
 
-    def _wait(self, owner: str, request: bytes, answers: int, now: float) -> float:
+    def _wait(self, owner: str, number: int | None, answers: int, now: float) -> float:
         """Return the seconds until the turn of a request: when the queue is as long as it then should be, and those
         before it of its owner have come, between each two one of every other owner."""
         ahead = max(self.taken - self._filled, 0)
         for each, turn in self._turns.items():
-            if each == request:
+            if each == number:
                 break
             ahead += turn.answers if turn.owner == owner else 0
         owners = len({owner, *(each.owner for each in self._turns.values())})
@@ -123,8 +137,8 @@ class Admission:
 
     def _drop_late(self, now: float) -> None:
         """Forget the turns of requests that did not come again."""
-        for request in [each for each, turn in self._turns.items() if turn.until < now]:
-            del self._turns[request]
+        for number in [each for each, turn in self._turns.items() if turn.until < now]:
+            del self._turns[number]
 
     def leave(self, owner: str, answers: int) -> None:
         """Give places back."""

@@ -25,13 +25,15 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message.
 
     ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
-    to be lower than the best; ``system`` the system prompt of conversations that have none."""
+    to be lower than the best; ``system`` the system prompt of conversations that have none; ``slots`` the folder
+    of saved slots (``DIR`` or ``DIR:SIZE``), if there is one."""
 
     model: str
     options: dict[str, Any] = {}
     stored: str = ""
     level: str = ""
     system: str = ""
+    slots: str = ""
 
 
 class Proceed(msgspec.Struct, tag=True, frozen=True):
@@ -72,7 +74,8 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     of so many of the likeliest. ``tools`` are functions that answers may call, ``template_kwargs`` variables of the
     chat template. ``owner`` shares prefixes and turns. ``answered`` are the tokens of each answer that a process before
     this one has computed, after which it goes on, or None for one that has ended. ``adapters`` are scales of the
-    adapters that the model was loaded with, by their places; None is as it was loaded.
+    adapters that the model was loaded with, by their places; None is as it was loaded. ``slot`` is the number of the
+    place that its first answer takes; None is any.
     """
 
     id: int = 0
@@ -89,6 +92,7 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     reasoning: ReasoningOptions = ReasoningOptions()
     answered: list[list[int] | None] = []
     adapters: dict[int, float] | None = None
+    slot: int | None = None
 
     @property
     def answers(self) -> int:
@@ -142,8 +146,18 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
     truncate: bool = False
 
 
+class ActOnSlot(msgspec.Struct, tag=True, kw_only=True):
+    """Save the content of a slot of an owner under a name, restore it from there, or erase it."""
+
+    id: int = 0
+    action: Literal["save", "restore", "erase"]
+    slot: int
+    name: str = ""
+    owner: str = ""
+
+
 #: Requests that have one answer, a ``Value``.
-Question = Stats | Encode | Decode | Render | Embed
+Question = Stats | Encode | Decode | Render | Embed | ActOnSlot
 ToEngine = Load | Proceed | Generate | Cancel | Question
 
 
@@ -255,11 +269,13 @@ class Step(msgspec.Struct, tag=True, frozen=True):
 
 
 class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
-    """The answer ``index`` has ended: why (end, stop, length or context), what it cost, and ``report`` as ``Model``
-    has it. ``prompt_seconds`` and ``seconds`` are those of steps that read its prompt and that computed its tokens."""
+    """The answer ``index`` has ended, in the place ``slot``: why (end, stop, length or context), what it cost, and
+    ``report`` as ``Model`` has it. ``prompt_seconds`` and ``seconds`` are those of steps that read its prompt and that
+    computed its tokens."""
 
     id: int
     index: int
+    slot: int
     reason: str
     stop_string: str | None
     prompt_tokens: int

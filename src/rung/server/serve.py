@@ -43,7 +43,7 @@ class Settings:
     model of the store (None: requests name no other); ``memory`` and ``keep_alive`` as in ``ModelPool``; ``drain``
     seconds after SIGTERM answers are cut. ``tls_cert`` is the file of a certificate (PEM) that makes it HTTPS,
     ``tls_key`` that of its private key, if it is not in the same. ``allow_pull``: clients may pull and delete models of
-    the store."""
+    the store; ``saves_slots``: they may save and restore slots."""
 
     models: dict[str, Load]
     options: dict[str, Any] | None = None
@@ -60,6 +60,7 @@ class Settings:
     tls_cert: str | None = None
     tls_key: str | None = None
     allow_pull: bool = False
+    saves_slots: bool = False
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -187,6 +188,7 @@ async def _serve(
         pool,
         partial(Admission, settings.most_waiting, shared=len(keys) > 1),
         store=StoreClient(settings.allow_pull, offline),
+        saves_slots=settings.saves_slots,
     )
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
     app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)

@@ -21,10 +21,14 @@ from rung.server.protocol import Delta, Echo, Finished, Generate, Started
 from rung.server.response_store import ResponseStore
 from rung.server.store.client import StoreClient
 
+#: How often the clients of OpenAI and Anthropic have sent a request before.
+_RETRIES = "x-stainless-retry-count"
+
 
 @dataclass
 class Service:
-    """The models that are served, by the names that clients give them."""
+    """The models that are served, by the names that clients give them. ``saves_slots``: what slots have computed may be
+    saved and restored."""
 
     pool: Pool
     make_admission: Callable[[], Admission] = Admission
@@ -32,6 +36,7 @@ class Service:
     responses: ResponseStore = field(default_factory=ResponseStore)
     store: StoreClient = field(default_factory=StoreClient)
     created: int = field(default_factory=lambda: int(time.time()))
+    saves_slots: bool = False
 
     def __post_init__(self) -> None:
         self._admissions: dict[str, Admission] = {}
@@ -117,7 +122,8 @@ class Call:
         admission = self.service.admission(engine)
         admission.parallel = info.parallel
         try:
-            ticket = admission.enter(self.owner, generate.answers, protocol.digest(generate))
+            is_new = self.request.headers.get(_RETRIES) == "0"
+            ticket = admission.enter(self.owner, generate.answers, self._digest(generate), is_new)
         except ApiError:
             self.service.totals.refused += 1
             raise
@@ -129,6 +135,11 @@ class Call:
             await answers.close()
             raise
         return answers
+
+    def _digest(self, generate: Generate) -> bytes:
+        """Return a value that only this request has when it comes again: of its wishes and its address."""
+        address = self.request.client.host if self.request.client else ""
+        return protocol.digest(generate) + address.encode()
 
     async def collect(self, answers: Answers) -> list[Choice]:
         """Return all answers whole, in their order. Raises as ``begin``."""

@@ -26,12 +26,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rung.core.errors import OutOfMemory
 from rung.core.shield import Outcome, in_background
 from rung.engine.scheduling.kv_cache import BlockPool, Cache, common_length
-from rung.engine.scheduling.prefix_files import NewFile, PrefixFile, PrefixFiles
+from rung.engine.scheduling.prefix_files import Bytes, NewFile, PrefixFile, PrefixFiles
 
 #: At this position attention costs as much as everything else of a token, about: a later block is worth more.
 _ATTENTION_DEPTH = 4096
@@ -58,6 +58,16 @@ class _Node:
             if (count := common_length(node.ids, ids[: len(node.ids)])) > found[1]:
                 found = node, count
         return found
+
+
+class Source(Protocol):
+    """Where the blocks of nodes are read from."""
+
+    def head(self, file: PrefixFile) -> tuple[list[int], list[int]]:
+        """Return the tokens of a node and the groups that it has blocks of."""
+
+    def read(self, file: PrefixFile, blocks: Mapping[int, Bytes]) -> bool:
+        """Read the blocks of some groups into arrays; return whether they are whole. Any thread may call."""
 
 
 class _Write(NamedTuple):
@@ -162,7 +172,7 @@ class PrefixCache:
 
     def _add_files(
         self,
-        files: PrefixFiles,
+        files: Source,
         path: Sequence[_Node],
         more: Sequence[tuple[PrefixFile, list[int]]],
         owner: str,
@@ -191,7 +201,7 @@ class PrefixCache:
             for each in in_use:
                 self._give_back(each)
 
-    def _take_blocks(self, files: PrefixFiles, more: Sequence[PrefixFile], length: int) -> list[dict[int, int]]:
+    def _take_blocks(self, files: Source, more: Sequence[PrefixFile], length: int) -> list[dict[int, int]]:
         """Return a block of each group that a sequence of ``length`` tokens keeps of each file, as far as there is
         room."""
         taken: list[dict[int, int]] = []
@@ -206,7 +216,7 @@ class PrefixCache:
         self._give_back(taken.pop())
         return taken
 
-    def _read_blocks(self, files: PrefixFiles, file: PrefixFile, blocks: Mapping[int, int]) -> bool:
+    def _read_blocks(self, files: Source, file: PrefixFile, blocks: Mapping[int, int]) -> bool:
         """Read the blocks of a file; return whether they are whole."""
         members = self._pool.members
         buffers = {group: members[group].buffer(block) for group, block in blocks.items()}
@@ -215,6 +225,40 @@ class PrefixCache:
         for group, block in blocks.items():
             members[group].store(block, buffers[group])
         return True
+
+    def known(self, ids: Sequence[int], owner: str) -> list[NewFile]:
+        """Return the nodes with the longest known beginning of some tokens. Their blocks are good until the next
+        change of the pool."""
+        members = self._pool.members
+        return [
+            NewFile(
+                b"", node.start, node.ids[:count], {group: members[group].read(n) for group, n in node.blocks.items()}
+            )
+            for node, count in self._path(tuple(ids), owner)
+        ]
+
+    def restore(self, source: Source, nodes: Sequence[PrefixFile], owner: str) -> int:
+        """Add nodes that follow each other, from the first on, as far as there is room; return with how many of their
+        tokens a sequence can begin."""
+        self.settle()
+        parts = [source.head(node)[0] for node in nodes]
+        ids = tuple(itertools.chain.from_iterable(parts))
+        whole = [node for node, count in self._path(ids, owner) if count == self._pool.block]
+        more = list(zip(nodes, parts, strict=True))[len(whole) :]
+        self._add_files(source, whole, more, owner, len(ids))
+        return self._last_checkpoint([(node.start + count, node.blocks) for node, count in self._path(ids, owner)])
+
+    def erase(self, ids: Sequence[int], owner: str) -> int:
+        """Free the nodes that have the first of some tokens, but those that others go on from or that are in use;
+        return how many tokens they had."""
+        self.settle_all()
+        count = 0
+        for node, _ in reversed(self._path(tuple(ids), owner)):
+            if not self._is_free(node):
+                break
+            count += len(node.ids)
+            self._free(node)
+        return count
 
     def write_files(self, ids: Sequence[int], owner: str) -> None:
         """Have the nodes that have the first of some tokens written to files, if there are any files.

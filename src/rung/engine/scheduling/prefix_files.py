@@ -86,12 +86,12 @@ class PrefixFiles:
 
     def root(self, owner: str) -> bytes:
         """Return the hash that the first nodes of an owner have as their parent."""
-        return _hash(self._identity, owner.encode())
+        return hash_of(self._identity, owner.encode())
 
     @staticmethod
     def key(parent: bytes, ids: Sequence[int]) -> bytes:
         """Return the hash of a node after its parent's."""
-        return _hash(parent, np.asarray(ids, np.int32).tobytes())
+        return hash_of(parent, np.asarray(ids, np.int32).tobytes())
 
     def children(self, parent: bytes) -> Mapping[bytes, PrefixFile]:
         """Return the files of the nodes after a parent, by their hash; none where the folder is gone."""
@@ -115,7 +115,7 @@ class PrefixFiles:
 
     def _read_head(self, file: PrefixFile) -> tuple[list[int], list[int]]:
         with contextlib.suppress(OSError, struct.error, ValueError), open(file.path, "rb") as opened:
-            ids, groups = _unpack_head(opened)
+            ids, groups = unpack_head(opened)
             if self.key(file.parent, ids) == file.key:
                 return ids, [group for group, _, _ in groups]
         return [], []
@@ -124,7 +124,7 @@ class PrefixFiles:
         """Read the blocks of some groups into arrays; return whether they are whole. A damaged file is taken away."""
         try:
             with open(file.path, "rb", buffering=0) as opened:
-                _, groups = _unpack_head(opened)
+                _, groups = unpack_head(opened)
                 for group, size, digest in groups:
                     if (block := blocks.get(group)) is None:
                         opened.seek(size, os.SEEK_CUR)
@@ -172,7 +172,7 @@ class PrefixFiles:
         number, name = tempfile.mkstemp(prefix=".", suffix=_PART, dir=self._folder)  # of mode 0600
         try:
             with open(number, "wb") as file:
-                file.write(_packed_head(node))
+                file.write(pack_head(node))
                 for block in node.blocks.values():
                     file.write(block.data)
             os.replace(name, self._folder / f"{node.parent.hex()}-{key.hex()}-{node.start}{_SUFFIX}")
@@ -210,7 +210,7 @@ class PrefixFiles:
             path.unlink()
 
 
-def _unpack_head(file: IO[bytes]) -> tuple[list[int], list[tuple[int, int, int]]]:
+def unpack_head(file: IO[bytes]) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Read the head of a file; return its tokens, and the number, the bytes and the CRC of each group's block.
 
     Raises ``ValueError`` and ``struct.error`` for one that is damaged.
@@ -222,7 +222,8 @@ def _unpack_head(file: IO[bytes]) -> tuple[list[int], list[tuple[int, int, int]]
     return np.frombuffer(rest, np.int32, count).tolist(), list(_GROUP.iter_unpack(rest[4 * count :]))
 
 
-def _packed_head(node: NewFile) -> bytes:
+def pack_head(node: NewFile) -> bytes:
+    """Return the bytes that stand before the blocks of a node."""
     groups = (_GROUP.pack(group, block.nbytes, crc32(block.data)) for group, block in node.blocks.items())
     rest = np.asarray(node.ids, np.int32).tobytes() + b"".join(groups)
     return _HEAD.pack(_MAGIC, crc32(rest), len(node.ids), len(node.blocks)) + rest
@@ -241,7 +242,8 @@ def list_files(folder: Path) -> list[PrefixFile]:
     return found
 
 
-def _hash(*parts: bytes) -> bytes:
+def hash_of(*parts: bytes) -> bytes:
+    """Return a hash of some parts, 16 bytes; other parts have another one however they are cut."""
     digest = hashlib.blake2b(digest_size=_HASH_BYTES)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -17,7 +17,7 @@ _USUAL_BYTES = 4 << 30
 _LIST = "prefix-caches"
 
 
-def open_folder(text: str) -> tuple[Path, int]:
+def open_folder(text: str, option: str = "--prefix-cache") -> tuple[Path, int]:
     """Return the folder of ``DIR`` or ``DIR:SIZE``, which is made if need be, and the most bytes for it.
 
     Raises ``UsageError`` for a size that is none and for a folder that cannot be written.
@@ -29,7 +29,7 @@ def open_folder(text: str) -> tuple[Path, int]:
             folder, most = Path(name), parse_size(size)
         except ValueError as error:
             raise UsageError(
-                f"--prefix-cache {text}: {error}.", ["it is DIR or DIR:SIZE"], [f"--prefix-cache {name}:4GB"]
+                f"{option} {text}: {error}.", ["it is DIR or DIR:SIZE"], [f"{option} {name}:4GB"]
             ) from error
     folder = folder.expanduser().absolute()
     try:
@@ -42,7 +42,8 @@ def open_folder(text: str) -> tuple[Path, int]:
         raise UsageError(
             f"{folder} cannot keep prefixes: {reason}.", [], ["name another folder"], code="output-unwritable"
         )
-    _remember(folder)
+    if option == "--prefix-cache":
+        _remember(folder)
     return folder, most
 
 

@@ -71,6 +71,7 @@ class Part(NamedTuple):
 
 
 C = TypeVar("C", bound=Tokens)
+R = TypeVar("R")
 
 
 class Backend(Protocol[C]):
@@ -215,6 +216,24 @@ class Scheduler:
         if self._changing in (0, threading.get_ident()):
             with lock:
                 self._change(self._sweep)
+
+    def between_steps(self, call: Callable[[], R]) -> R:
+        """Make a call between two steps, while nobody changes what is cached. Raises what it raises."""
+        found: list[R] = []
+        failed: list[Exception] = []
+
+        def change() -> bool:
+            try:
+                found.append(call())
+            except Exception as error:  # the books are as they were
+                failed.append(error)
+            return True
+
+        with self._locked():
+            self._change(change)
+        if failed:
+            raise failed[0]
+        return found[0]
 
     def _locked(self) -> threading.RLock:
         if self._process != os.getpid():  # a fork: its parent's threads, which may have the lock, are not here

@@ -61,6 +61,7 @@ async def show_metrics(call: Call) -> Response:
 
 ENDPOINTS = (
     Endpoint("GET", "/health", health, needs_key=False),
+    Endpoint("GET", "/v1/health", health, needs_key=False),
     Endpoint("GET", "/metrics", show_metrics),
     Endpoint("GET", "/v1/models", list_models),
     Endpoint("GET", "/models", list_models),

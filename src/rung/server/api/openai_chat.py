@@ -16,10 +16,12 @@ from rung.server.api.openai_fields import (
     MOST_TOKENS,
     Effort,
     Sampled,
+    SlotNumber,
     TemplateKwargs,
     Tokens,
     ends_of,
     lora_scales,
+    named_slot,
     new_id,
     reasoning_options,
     usage_of,
@@ -27,7 +29,7 @@ from rung.server.api.openai_fields import (
 from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, event, json_response
-from rung.server.protocol import Delta, Finished, Generate
+from rung.server.protocol import Delta, Finished, Generate, Render
 from rung.server.service import Answers, Call, post
 
 
@@ -67,7 +69,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ChatRequest(Sampled, kw_only=True):
-    """A body of ``/v1/chat/completions``."""
+    """A body of ``/v1/chat/completions``. ``id_slot`` and ``cache_prompt`` are llama.cpp's."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Tokens | None = None
@@ -79,6 +81,8 @@ class ChatRequest(Sampled, kw_only=True):
     reasoning_effort: Effort | None = None
     thinking_budget_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    id_slot: SlotNumber | None = None
+    cache_prompt: bool | None = None
 
     def to_generate(self) -> Generate:
         """Return the request to an engine. Raises ``ApiError``."""
@@ -101,6 +105,7 @@ class ChatRequest(Sampled, kw_only=True):
             tools=[each.to_template() for each in self.callable_tools],
             template_kwargs=self.chat_template_kwargs or {},
             reasoning=reasoning_options(self.reasoning_effort, self.thinking_budget_tokens),
+            slot=named_slot(self.id_slot),
         )
 
     @property
@@ -129,6 +134,14 @@ async def chat(call: Call, body: ChatRequest) -> Response:
     cost = usage_of(answers.prompt_tokens, ends_of(choices))
     ran = answers.rung(ends_of(choices))
     return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost, "rung": ran})
+
+
+async def input_tokens(call: Call, body: ChatRequest) -> Response:
+    """Count the tokens of a prompt."""
+    _, engine = call.service.engine(body.model)
+    generate = body.to_generate()
+    render = Render(messages=generate.messages, tools=generate.tools, template_kwargs=generate.template_kwargs)
+    return json_response({"input_tokens": (await engine.ask(render))["tokens"]})
 
 
 def _whole(parts: Iterable[Part], end: Finished) -> dict[str, Any]:
@@ -219,4 +232,6 @@ async def _chunks(
 ENDPOINTS = (
     post("/v1/chat/completions", ChatRequest, chat),
     post("/chat/completions", ChatRequest, chat),
+    post("/v1/chat/completions/input_tokens", ChatRequest, input_tokens),
+    post("/chat/completions/input_tokens", ChatRequest, input_tokens),
 )

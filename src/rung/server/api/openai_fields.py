@@ -40,6 +40,15 @@ TemplateKwargs = Annotated[
 ]
 
 
+#: The number of a slot; -1 is any.
+SlotNumber = Annotated[int, Meta(ge=-1, le=2**20)]
+
+
+def named_slot(number: int | None) -> int | None:
+    """Return the number of the slot that an answer takes, None for any."""
+    return None if number is None or number < 0 else number
+
+
 def reasoning_options(effort: str | None, budget: int | None = None) -> ReasoningOptions:
     """Return how a model thinks; ``none`` is not at all."""
     if effort == "none" or budget == 0:

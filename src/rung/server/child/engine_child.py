@@ -20,9 +20,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import (
+    BadFile,
     ContextTooLong,
     DeviceError,
     DeviceLost,
+    DiskFull,
     NoRung,
     OutOfMemory,
     RungError,
@@ -45,8 +47,10 @@ from rung.models.store import folder
 from rung.server import protocol
 from rung.server.child import sandbox
 from rung.server.child.scaled_adapters import ScaledAdapters
+from rung.server.child.slots import Slots
 from rung.server.child.waiting import count_fitting, in_turn
 from rung.server.protocol import (
+    ActOnSlot,
     Cancel,
     Counts,
     Decode,
@@ -134,13 +138,14 @@ class _Request:
 
 @dataclass(eq=False)
 class _Answer:
-    """One answer of a request: the tokens that its cache must have room for, and how many were sent."""
+    """One answer of a request: the tokens that its cache must have room for, how many were sent, and its slot."""
 
     request: _Request
     index: int
     generation: Generation
     room: int
     sent: int = 0
+    slot: int = -1
 
     @property
     def owner(self) -> str:
@@ -151,8 +156,9 @@ class _Answer:
 class EngineChild:
     """Answer requests with one model."""
 
-    def __init__(self, channel: Channel, model: Model, system: str, adapters: ScaledAdapters) -> None:
+    def __init__(self, channel: Channel, model: Model, system: str, adapters: ScaledAdapters, slots: Slots) -> None:
         self._channel, self._model, self._system, self._adapters = channel, model, system, adapters
+        self._slots = slots
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
@@ -169,7 +175,7 @@ class EngineChild:
             if isinstance(message, Generate):
                 request = self._requests[message.id] = _Request(message)
                 self._pool.submit(self._guarded, message.id, partial(self._prepare, request))
-            elif isinstance(message, Encode | Decode | Render | Embed):
+            elif isinstance(message, Encode | Decode | Render | Embed | ActOnSlot):
                 self._pool.submit(self._guarded, message.id, partial(self._answer, message))
             elif isinstance(message, Stats):
                 self._channel.send(Value(message.id, self._counts()))
@@ -182,7 +188,7 @@ class EngineChild:
         processing = sum(sequence.cache is not None for sequence in live)
         return Counts(processing, len(live) - processing + len(self._waiting), self._steps, self._busy)
 
-    def _answer(self, question: Encode | Decode | Render | Embed) -> None:
+    def _answer(self, question: Encode | Decode | Render | Embed | ActOnSlot) -> None:
         """Answer a question that takes no steps of others. Raises ``RungError``."""
         model, tokenizer = self._model, self._model.tokenizer
         value: object
@@ -199,6 +205,8 @@ class EngineChild:
                 found = model.embed(question.texts, truncate=question.truncate)
                 tokens = sum(map(len, model.embedding_ids(question.texts)))
                 value = {"vectors": [each.astype("<f4").tobytes() for each in found], "tokens": tokens}
+            case ActOnSlot():
+                value = self._slots.act(question)
         self._channel.send(Value(question.id, value))
 
     def _with_system(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -218,6 +226,7 @@ class EngineChild:
     def _prepare(self, request: _Request) -> None:
         """Make the sequences of a request. Raises ``RungError``."""
         message, model = request.message, self._model
+        self._slots.check(message.slot)
         chats = bool(message.messages)
         if chats:
             messages = self._with_system(message.messages)
@@ -301,6 +310,8 @@ class EngineChild:
         count = count_fitting(turns, self._live, plan.context * plan.parallel, self._model.scheduler.parallel)
         for answer in turns[:count]:
             answer.generation.begin()
+            wanted = None if answer.index else answer.request.message.slot
+            answer.slot = self._slots.take(wanted, {each.slot for each in self._live})
             if answer.sent:
                 answer.generation.take()  # what a process before this one has sent
             self._live.append(answer)
@@ -342,6 +353,7 @@ class EngineChild:
             if delta := self._delta(answer, "".join(pieces)):
                 deltas.append(delta)
             if generation.result:
+                self._slots.keep(answer.slot, generation.sequence)
                 ended.append(_finished(answer))
         if deltas:
             self._channel.send(Step(deltas))
@@ -401,6 +413,7 @@ def _finished(answer: _Answer) -> Finished:
     return Finished(
         id=answer.request.message.id,
         index=answer.index,
+        slot=answer.slot,
         reason=result["stop_reason"],
         stop_string=answer.generation.stop_string,
         prompt_tokens=result["prompt_tokens"],
@@ -420,9 +433,9 @@ def failure(number: int, error: Exception) -> Failed:
         print(f"rung itself failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         error = RungError("The engine failed.", code="engine-failed")
     status = 500
-    if isinstance(error, (UsageError, TemplateError)):
+    if isinstance(error, (UsageError, TemplateError, BadFile)):
         status = 400
-    elif isinstance(error, OutOfMemory):
+    elif isinstance(error, OutOfMemory | DiskFull):
         status = 503
     code = "context_length_exceeded" if isinstance(error, ContextTooLong) else error.code
     return Failed(
@@ -535,7 +548,7 @@ def main() -> None:
         _warm_up(model)
         rights = sandbox.enter(first, model)
         adapters = ScaledAdapters(model, first.options.get("adapters") or ())
-        child = EngineChild(channel, model, first.system, adapters)
+        child = EngineChild(channel, model, first.system, adapters, Slots(model, first.slots))
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
         channel.send(Ready(_info(model, adapters, rights)))
         child.compute()

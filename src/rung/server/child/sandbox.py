@@ -76,7 +76,7 @@ def enter(load: Load, model: Model) -> str:
     )
     readable = {Path(str(each)) for each in (*named, getattr(model.card, "path", "")) if each}
     try:
-        close_files([*readable, *_targets(readable)], _writable(options.get("prefix_cache")))
+        close_files([*readable, *_targets(readable)], _writable(options.get("prefix_cache"), load.slots))
         found.append("reads its model and programs, writes its caches")
     except OSError as error:
         found.append(f"all files, as Landlock fails: {error.strerror}")
@@ -98,7 +98,7 @@ def _targets(paths: Iterable[Path]) -> list[Path]:
     return [each.resolve() for each in links]
 
 
-def _writable(prefix_cache: str | None) -> list[Path]:
+def _writable(prefix_cache: str | None, slots: str) -> list[Path]:
     """Return the folders of caches, with one for temporary files, which go there from now on."""
     temporary = CACHE.read() / "tmp"
     with contextlib.suppress(OSError):
@@ -106,7 +106,8 @@ def _writable(prefix_cache: str | None) -> list[Path]:
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     kernels = os.environ.get("NUMBA_CACHE_DIR", "")
     prefixes = [open_folder(prefix_cache)[0]] if prefix_cache else []
-    return [CACHE.read(), *prefixes, *([Path(kernels)] if kernels else ())]
+    saved = [open_folder(slots, "--slot-save-path")[0]] if slots else []
+    return [CACHE.read(), *prefixes, *saved, *([Path(kernels)] if kernels else ())]
 
 
 def _call(number: int, *given: object) -> int:

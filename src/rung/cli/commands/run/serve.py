@@ -83,6 +83,15 @@ def serve(
     adapter: options.Adapter = None,
     draft: options.Draft = None,
     prefix_cache: options.PrefixCache = None,
+    slot_save_path: Annotated[
+        str | None,
+        typer.Option(
+            "--slot-save-path",
+            metavar="DIR[:SIZE]",
+            help="Clients may save slots in a folder of up to 4GB, or SIZE, and restore them.",
+            show_default=False,
+        ),
+    ] = None,
     cache_type: options.CacheType = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
@@ -117,7 +126,7 @@ def serve(
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
     on_page = open_page if open else lambda address: None
     settings = server.Settings(
-        _loads(models or [], alias, common, special, system or "", yes, quiet),
+        _loads(models or [], alias, common, special, system or "", slot_save_path or "", yes, quiet),
         options=common,
         memory=memory,
         keep_alive=None if keep_alive is None else _seconds(keep_alive),
@@ -130,6 +139,7 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         allow_pull=allow_pull,
+        saves_slots=bool(slot_save_path),
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
@@ -155,20 +165,24 @@ def _loads(
     common: Mapping[str, Any],
     special: Mapping[str, Any],
     system: str,
+    slots: str,
     yes: bool,
     quiet: bool,
 ) -> dict[str, Load]:
     """Return how to load the models of the command line, by name. Raises ``UsageError`` for ``alias`` and ``special``
     options, which are of one model, with several."""
     from rung.cli import fetching
+    from rung.engine.scheduling.prefix_folders import open_folder
     from rung.server.protocol import Load
 
     if len(set(models)) > 1 and (alias or any(special.values())):
         raise UsageError("--alias, --adapter, --draft and --revision are of one model, and several are to be served.")
+    if slots:
+        open_folder(slots, "--slot-save-path")  # says at once where it is none
     loads = {}
     for model in models or (None,):
         path, starter = fetching.model_to_run(model, yes, common["offline"], quiet)
-        loads[alias or starter or model or path] = Load(path, {**common, **special}, system=system)
+        loads[alias or starter or model or path] = Load(path, {**common, **special}, system=system, slots=slots)
     return loads
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
 from rung.core.version import __version__
-from rung.server.api.llama_cpp import completion, lora
+from rung.server.api.llama_cpp import completion, lora, slots
 from rung.server.api.openai_chat import Message
 from rung.server.api.openai_fields import MOST_MESSAGES
 from rung.server.http import json_response
-from rung.server.protocol import Counts, Decode, Encode, Render, Stats
+from rung.server.protocol import Decode, Encode, Render
 from rung.server.service import Call, Endpoint, post
 
 
@@ -89,24 +89,12 @@ async def props(call: Call) -> Response:
     )
 
 
-async def slots(call: Call) -> Response:
-    """List the places for answers of the first model, those that are taken first."""
-    _, engine = call.service.engine(None)
-    known = await engine.wait_ready()
-    counts = msgspec.convert(await engine.ask(Stats()), Counts)
-    listed: list[dict[str, Any]] = [
-        {"id": number, "n_ctx": known.context, "is_processing": number < counts.processing}
-        for number in range(known.parallel)
-    ]
-    return json_response(listed)
-
-
 ENDPOINTS = (
     *completion.ENDPOINTS,
     *lora.ENDPOINTS,
+    *slots.ENDPOINTS,
     post("/tokenize", TokenizeRequest, tokenize),
     post("/detokenize", DetokenizeRequest, detokenize),
     post("/apply-template", TemplateRequest, apply_template),
     Endpoint("GET", "/props", props),
-    Endpoint("GET", "/slots", slots),
 )

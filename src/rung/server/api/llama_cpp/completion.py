@@ -17,9 +17,11 @@ from rung.server.api.openai_fields import (
     Penalty,
     Repeat,
     Share,
+    SlotNumber,
     StopText,
     TokenId,
     lora_scales,
+    named_slot,
     schema_grammar,
 )
 from rung.server.errors import ApiError, openai_error
@@ -32,8 +34,9 @@ _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Options of llama.cpp's completions. ``cache_prompt`` and ``id_slot`` change nothing of an answer: prefixes are
-    always shared. ``seed`` -1 draws anew, ``n_predict`` -1 goes on to the end."""
+    """Options of llama.cpp's completions. ``cache_prompt`` changes nothing of an answer: prefixes are always shared.
+    ``id_slot`` is the slot whose content it then is, -1 any. ``seed`` -1 draws anew, ``n_predict`` -1 goes on to the
+    end."""
 
     model: Annotated[str, Meta(max_length=512)] | None = None
     n_predict: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
@@ -55,7 +58,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     return_tokens: bool | None = None
     stream: bool | None = None
     cache_prompt: bool | None = None
-    id_slot: int | None = None
+    id_slot: SlotNumber | None = None
 
     def to_options(self) -> dict[str, Any]:
         """Return the options of ``Model.chat``."""
@@ -95,6 +98,7 @@ class CompletionRequest(Options, kw_only=True):
             options=self.to_options(),
             grammar=self.form(),
             adapters=lora_scales(self.lora),
+            slot=named_slot(self.id_slot),
         )
 
 
@@ -117,7 +121,14 @@ class InfillRequest(Options, kw_only=True):
         """Return the request to an engine. Raises ``ApiError``."""
         extra = [{"filename": each.filename, "text": each.text} for each in self.input_extra]
         hole = Infill(prefix=self.input_prefix, suffix=self.input_suffix, prompt=self.prompt, extra=extra)
-        return Generate(prompts=[hole], options=self.to_options(), grammar=self.form(), adapters=lora_scales(self.lora))
+        adapters = lora_scales(self.lora)
+        return Generate(
+            prompts=[hole],
+            options=self.to_options(),
+            grammar=self.form(),
+            adapters=adapters,
+            slot=named_slot(self.id_slot),
+        )
 
 
 async def complete(call: Call, body: CompletionRequest) -> Response:
@@ -156,7 +167,7 @@ def _ending(answers: Answers, end: Finished) -> dict[str, Any]:
     """Return how an answer ended, and its times in milliseconds."""
     read = end.prompt_tokens - end.cached_tokens
     return {
-        "id_slot": -1,
+        "id_slot": end.slot,
         "stop": True,
         "model": answers.model,
         "tokens_predicted": end.completion_tokens,

@@ -1,0 +1,97 @@
+"""The places for answers, by number: which conversation each had last, and what is saved of it in files.
+
+Prefixes are in one tree whatever the slot. A slot has the tokens of the last answer that it computed; each key has
+slots of its own. Their keys and values are saved, restored and erased between two steps of everybody's answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Collection
+from functools import partial
+from typing import Any, NamedTuple
+
+from rung.core.errors import UsageError
+from rung.engine.decoder import Decoder, tree_of
+from rung.engine.model import Model
+from rung.engine.scheduling.prefix_folders import open_folder
+from rung.engine.scheduling.saved_prefixes import SavedPrefixes
+from rung.engine.scheduling.sequence import Sequence
+from rung.server.protocol import ActOnSlot
+
+
+class _Content(NamedTuple):
+    """Content of a slot: the name of the tree, and the tokens."""
+
+    tree: str
+    ids: list[int]
+
+
+class Slots:
+    """The slots of a model. ``folder`` is ``DIR`` or ``DIR:SIZE`` for files, empty for none."""
+
+    def __init__(self, model: Model, folder: str) -> None:
+        self._model, self._folder = model, folder
+        self._contents: dict[tuple[str, int], _Content] = {}
+        self._used: dict[int, int] = {}  # when each was used, as a running number
+        self._times = itertools.count(1)
+
+    def take(self, wanted: int | None, taken: Collection[int]) -> int:
+        """Return the number of the slot for an answer: the one that it names, else the one that is free for longest."""
+        if wanted is None:
+            numbers = range(self._model.scheduler.parallel)
+            free = [number for number in numbers if number not in taken]
+            wanted = min(free or numbers, key=lambda number: self._used.get(number, 0))
+        self._used[wanted] = next(self._times)
+        return wanted
+
+    def check(self, number: int | None) -> None:
+        """Raise ``UsageError`` for the number of a slot that is not there."""
+        if number is not None and not 0 <= number < self._model.scheduler.parallel:
+            raise UsageError(
+                f"There is no slot {number}: they go from 0 to {self._model.scheduler.parallel - 1}.",
+                code="value-out-of-range",
+            )
+
+    def keep(self, number: int, sequence: Sequence) -> None:
+        """Let a slot have the tokens of an answer that has ended."""
+        backend = self._model.backend
+        if isinstance(backend, Decoder):
+            tree = tree_of(sequence.adapter or backend.default_adapter, sequence.owner)
+            self._contents[sequence.owner, number] = _Content(tree, sequence.ids)
+
+    def act(self, message: ActOnSlot) -> dict[str, Any]:
+        """Save, restore or erase a slot; return the counts. Raises ``RungError``."""
+        self.check(message.slot)
+        backend = self._model.backend
+        if not isinstance(backend, Decoder):
+            raise UsageError(f"{self._model.card.name} keeps no prefixes.")
+        call = {"save": self._save, "restore": self._restore, "erase": self._erase}[message.action]
+        started = time.perf_counter()
+        found = self._model.scheduler.between_steps(partial(call, backend, message))
+        found["milliseconds"] = 1e3 * (time.perf_counter() - started)
+        return found
+
+    def _files(self, decoder: Decoder) -> SavedPrefixes:
+        return SavedPrefixes(*open_folder(self._folder, "--slot-save-path"), decoder.identity())
+
+    def _content(self, decoder: Decoder, message: ActOnSlot) -> _Content:
+        empty = _Content(tree_of(decoder.default_adapter, message.owner), [])
+        return self._contents.get((message.owner, message.slot), empty)
+
+    def _save(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
+        content = self._content(decoder, message)
+        tokens, count = self._files(decoder).save(decoder.prefixes, content.ids, content.tree, message.name)
+        return {"tokens": tokens, "bytes": count}
+
+    def _restore(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
+        tree = tree_of(decoder.default_adapter, message.owner)
+        ids, tokens, count = self._files(decoder).restore(decoder.prefixes, tree, message.name)
+        self._contents[message.owner, message.slot] = _Content(tree, ids)
+        return {"tokens": tokens, "bytes": count}
+
+    def _erase(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
+        content = self._content(decoder, message)
+        self._contents.pop((message.owner, message.slot), None)
+        return {"tokens": decoder.prefixes.erase(content.ids, content.tree)}

@@ -1,0 +1,123 @@
+"""Slots that are saved, restored and erased over HTTP: what is read again, by count, and who may have it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from tests.server.conftest import serving
+
+PROMPT = "the model has a plan for each device and the plan has a place for each layer of it"
+
+
+@pytest.fixture(scope="module")
+def saving(_cache, tmp_path_factory):
+    """A server that saves slots, with two keys, and the folder for them."""
+    folder = tmp_path_factory.mktemp("saving")
+    options = ("--slot-save-path", str(folder / "slots"), "--parallel", "2", "--key", "one", "--key", "two")
+    with serving(folder, "demo", *options) as found:
+        yield found, folder / "slots"
+
+
+def call(server, path, body=None, key="one"):
+    """Status and document of an answer to a POST."""
+    status, document, _ = server.call(path, {} if body is None else body, {"x-api-key": key})
+    return status, document
+
+
+def complete(server, slot, key="one"):
+    """An answer, and how many tokens of its prompt were computed before."""
+    body = {"prompt": PROMPT, "n_predict": 6, "id_slot": slot}
+    status, answer = call(server, "/completion", body, key)
+    assert (status, answer["id_slot"]) == (200, slot), answer
+    return answer["content"], answer["timings"]["cache_n"]
+
+
+def test_what_a_slot_has_computed_is_saved_restored_and_erased(saving):
+    server, folder = saving
+    text, cached = complete(server, 1)
+    assert cached == 0
+    status, saved = call(server, "/slots/1?action=save", {"filename": "plan.bin"})
+    assert (status, saved["id_slot"], saved["filename"]) == (200, 1, "plan.bin")
+    (file,) = folder.iterdir()
+    assert (file.stat().st_size, stat.S_IMODE(file.stat().st_mode)) == (saved["n_written"], 0o600)
+    assert "plan" not in file.name
+    _, again = complete(server, 1)
+    assert 0 < again < saved["n_saved"]
+    _, erased = call(server, "/slots/1?action=erase")
+    assert erased == {"id_slot": 1, "n_erased": saved["n_saved"]}
+    status, found = call(server, "/slots/0?action=restore", {"filename": "plan.bin"})
+    assert (status, found["n_restored"], found["n_read"]) == (200, saved["n_saved"], saved["n_written"])
+    assert complete(server, 0) == (text, again)
+    call(server, "/slots/0?action=erase")
+    assert complete(server, 0) == (text, 0)
+    call(server, "/slots/0?action=erase")
+
+
+def test_another_key_finds_nothing_of_it(saving):
+    server, _ = saving
+    complete(server, 1)
+    assert call(server, "/slots/1?action=save", {"filename": "mine"})[1]["n_saved"] > 0
+    assert call(server, "/slots/1?action=restore", {"filename": "mine"}, "two")[0] == 400
+    assert call(server, "/slots/1?action=save", {"filename": "mine"}, "two")[1]["n_saved"] == 0
+    assert call(server, "/slots/1?action=restore", {"filename": "mine"})[1]["n_restored"] > 0
+    assert call(server, "/slots/1?action=erase", key="two")[1]["n_erased"] == 0
+    assert complete(server, 1)[1] > 0
+    call(server, "/slots/1?action=erase")
+
+
+def test_a_damaged_file_is_refused_and_restores_nothing_wrong(saving):
+    server, folder = saving
+    text, _ = complete(server, 1)
+    before = set(folder.iterdir())
+    saved = call(server, "/slots/1?action=save", {"filename": "damaged"})[1]
+    (file,) = set(folder.iterdir()) - before
+    data = file.read_bytes()
+    for place in (3, 9, 40, len(data) // 2, len(data) - 1):
+        call(server, "/slots/1?action=erase")
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        status, answer = call(server, "/slots/0?action=restore", {"filename": "damaged"})
+        assert (status, answer["error"]["code"]) == (400, "file-invalid"), place
+        assert complete(server, 1)[0] == text
+    for cut in (0, 5, len(data) - 1):
+        file.write_bytes(data[:cut])
+        assert call(server, "/slots/0?action=restore", {"filename": "damaged"})[0] == 400
+    call(server, "/slots/1?action=erase")
+    file.write_bytes(data)
+    assert call(server, "/slots/0?action=restore", {"filename": "damaged"})[1]["n_restored"] == saved["n_saved"]
+    call(server, "/slots/0?action=erase")
+
+
+def test_names_that_mean_to_be_paths_and_numbers_that_are_none_are_refused(saving):
+    server, folder = saving
+    for name in ("../x", "/etc/passwd", "a/b", "a\\b", "..", "", " x", "x\n", "x" * 256, 7, None):
+        assert call(server, "/slots/1?action=save", {"filename": name})[0] == 400, name
+    names = {each.name for each in folder.iterdir()}
+    assert not any(os.path.lexists(folder.parent / each) for each in ("x", "a"))
+    for path in (
+        "/slots/2?action=erase",
+        "/slots/-1?action=erase",
+        "/slots/x?action=erase",
+        "/slots/1",
+        "/slots/1?action=load",
+    ):
+        assert call(server, path)[0] == 400, path
+    assert call(server, "/slots/1?action=restore", {"filename": "never"})[0] == 400
+    assert call(server, "/completion", {"prompt": "x", "n_predict": 1, "id_slot": 2})[0] == 400
+    assert {each.name for each in folder.iterdir()} == names
+
+
+@pytest.mark.usefixtures("_cache")
+def test_a_folder_has_a_limit(tmp_path):
+    with serving(tmp_path, "demo", "--slot-save-path", f"{tmp_path / 'few'}:1kB") as server:
+        call(server, "/completion", {"prompt": PROMPT, "n_predict": 2, "id_slot": 0})
+        status, answer = call(server, "/slots/0?action=save", {"filename": "large"})
+        assert (status, "saved ones take" in answer["error"]["message"]) == (400, True)
+        assert list((tmp_path / "few").iterdir()) == []
+
+
+def test_without_the_option_slots_are_not_saved(server):
+    status, answer = call(server, "/slots/0?action=save", {"filename": "x"})
+    assert (status, "--slot-save-path" in answer["error"]["message"]) == (501, True)
