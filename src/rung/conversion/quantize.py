@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,16 @@ def parse_keep(given: Sequence[str]) -> dict[str, Format]:
     return found
 
 
-def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Format]) -> Job:
+#: Whether the matrix of a role can be written in a format by other ways than the plain encoders.
+Takes = Callable[[str, Format], bool]
+
+
+def quantizing(
+    card: ModelCard, kind: str, format: str, keep: Mapping[str, Format], takes: Takes = lambda role, fmt: False
+) -> Job:
     """The job that stores a model in a format or mixture, as ``kind``'s file.
+
+    ``takes`` says which formats the rounder of the job writes beside those that encode.
 
     Raises ``UsageError`` for formats that the kind of file cannot hold or rung does not write, rows that blocks do not
     divide (where nothing finer was chosen), a pattern of ``keep`` that matches nothing; ``UnknownFormat``;
@@ -85,12 +93,12 @@ def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Forma
             [f"rung convert {quoted(name_of(card.path))} DST --format {asked.name}"],
         )
     base = asked.base if isinstance(asked, Mixture) else asked
-    if not base.encodes and all(tensor.format != base.name for tensor in card.tensors):
+    if not base.encodes and not any(tensor.format == base.name or takes(tensor.role, base) for tensor in card.tensors):
         raise _read_only(base, f"{card.name} would be stored in it")
     _check_patterns(card, keep)
     subject = Subject.of_card(card)
     chosen = {tensor.role: _chosen(card, subject, tensor, kind, asked, keep) for tensor in card.tensors}
-    _check(card, kind, chosen)
+    _check(card, kind, chosen, takes)
     notes = (*_notes(card, chosen), *_undivided(asked, chosen))
     if kind == "gguf":
         return to_gguf(card, asked, chosen, notes)
@@ -231,10 +239,10 @@ def _check_patterns(card: ModelCard, keep: Mapping[str, Format]) -> None:
             )
 
 
-def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]]) -> None:
+def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]], takes: Takes) -> None:
     for tensor in card.tensors:
         format = chosen[tensor.role][0]
-        if not format.encodes and format.name != tensor.format:
+        if not format.encodes and format.name != tensor.format and not takes(tensor.role, format):
             raise _read_only(format, f"{tensor.name} would be stored in it")
         if kind == "gguf" and formats.gguf_number(format) is None:
             raise UsageError(

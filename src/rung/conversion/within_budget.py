@@ -117,10 +117,12 @@ def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tup
     Raises ``UsageError`` for a budget that no mixture meets, and as ``quantizing`` does.
     """
     if budget.format is not None:
-        job = quantizing(found.card, "gguf", budget.format, keep)
+        job = quantizing(found.card, "gguf", budget.format, keep, found.rounder.takes)
         return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_told(found, None))), None
     options = dict(found.options)
-    kept = {step.tensor.role: step.format for step in quantizing(found.card, "gguf", "q8_0", keep).steps if keep}
+    takes = found.rounder.takes
+    steps = quantizing(found.card, "gguf", "q8_0", keep, takes).steps if keep else ()
+    kept = {step.tensor.role: step.format for step in steps}
     for tensor in matrices(found.card):
         own = kept.get(tensor.role)
         if own is not None and any(matches(name, pattern) for name in aliases(found.card, tensor) for pattern in keep):
@@ -146,7 +148,7 @@ def _job(found: Calibration, choice: Choice) -> Job:
     sizes: dict[str, int] = {}
     for role, fmt in choice.formats.items():
         sizes[fmt.name] = sizes.get(fmt.name, 0) + fmt.bytes(by_role[role].shape)
-    job = quantizing(found.card, "gguf", max(sizes, key=lambda name: sizes[name]), choice.formats)
+    job = quantizing(found.card, "gguf", max(sizes, key=lambda name: sizes[name]), choice.formats, found.rounder.takes)
     steps = tuple(replace(step, reason="budget") if step.reason.startswith("--keep") else step for step in job.steps)
     return replace(job, steps=steps, pairs=(*job.pairs, *_told(found, choice.divergence)))
 

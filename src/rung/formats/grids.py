@@ -6,14 +6,14 @@ Scales are chosen by least squares, weighed by the importance of each column, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rung.core.types import Format
-from rung.formats.codec import Array, Codes, Encoded, Floats, Source, columns, half
-from rung.formats.families import iq4, kquants, legacy
-from rung.formats.search import affine, even, inverse, symmetric
+from rung.formats.codec import Array, BlockCodec, Codes, Encoded, Floats, Source, columns, half
+from rung.formats.families import iq4, kquants, legacy, microscale
+from rung.formats.search import affine, even, symmetric
 
 _SHIFTS = (-1.2, -0.8, -0.4, 0.0, 0.4, 0.8)
 _TRIALS = tuple((stretch, offset) for stretch in (-1.4, -0.8, -0.3, 0.2, 0.6) for offset in (-0.4, 0.0, 0.4))
@@ -64,6 +64,8 @@ def grid(fmt: Format, weights: Floats, importance: Floats, name: str = "weight")
 
     Raises ``CannotEncode`` for scales that the format cannot hold.
     """
+    if fmt.name == "mxfp4":
+        return _of_powers(fmt, weights, importance)
     if fmt.name in _SUPER:
         return _of_superblocks(fmt, weights, importance, name)
     rows, count = weights.shape
@@ -75,7 +77,7 @@ def grid(fmt: Format, weights: Floats, importance: Floats, name: str = "weight")
         levels = np.arange(16 if fmt.name == "q4_1" else 32, dtype=np.float32)
         scale, minimum = affine(x, len(levels), _TRIALS, weighed)
     elif fmt.name == "iq4_nl":
-        levels, scale = iq4.CODEBOOK.astype(np.float32), _fit(x, iq4.CODEBOOK.astype(np.float32), weighed)
+        levels, scale = iq4.CODEBOOK.astype(np.float32), iq4.fit(x, weighed)
     elif fmt.name == "q8_0":
         levels, scale = np.arange(-127, 128, dtype=np.float32), np.abs(x).max(axis=0) / np.float32(127)
     else:
@@ -93,47 +95,66 @@ def _as_half(values: Floats) -> Floats:
     return half(values)[0].astype(np.float32)
 
 
-def _fit(x: Floats, levels: Floats, importance: Floats) -> Floats:
-    """Return the scale [groups] with which levels are nearest to x [weights, groups]."""
-    low, high = x.min(axis=0), x.max(axis=0)
-    extreme = np.where(high > -low, high, low)
-    y = x * inverse(extreme)
-    middles = (levels[1:] + levels[:-1]) / 2
-    best, most = np.full_like(extreme, 1 / levels[0]), np.zeros_like(extreme)
-    for end in iq4.EXTREMES:
-        value = levels[np.searchsorted(middles, y * np.float32(end))]
-        cross, second = (value * y * importance).sum(axis=0), (value * value * importance).sum(axis=0)
-        fit = cross / second
-        better = fit * cross > most
-        np.copyto(most, fit * cross, where=better)
-        np.copyto(best, fit, where=better)
-    found: Floats = best * extreme
-    return found
-
-
 def _of_superblocks(fmt: Format, weights: Floats, importance: Floats, name: str) -> Grid:
-    """Return the grid that the encoder of a k-quant finds."""
+    """Return the grid that the encoder of a format with superblocks finds."""
     flat, codec = weights.reshape(-1), _SUPER[fmt.name]
     source = Source(name, (weights.shape[0], weights.shape[1]), lambda a, b: flat[a:b], 1, importance)
     blocks = codec.encode(source)["data"].reshape(-1).view(codec.layout)
     d = blocks["d"].astype(np.float32)[:, None]
-    minima = np.zeros(0, np.float32)
-    if fmt.name in ("q4_k", "q5_k"):
-        whole, lows = kquants.scales_and_minima(blocks["scales"])
+    levels, middle = _SUPER_LEVELS[fmt.name]
+    affine = "dmin" in (codec.layout.names or ())
+    if affine:
+        whole, lows = _whole(fmt.name, blocks)
         scales, minima = d * whole, blocks["dmin"].astype(np.float32)[:, None] * lows
-        levels = np.arange(16 if fmt.name == "q4_k" else 32, dtype=np.float32)
     else:
-        scales = d * (blocks["scales"] if fmt.name == "q6_k" else kquants.q3_k_scales(blocks))
-        middle = 32 if fmt.name == "q6_k" else 4
-        levels, minima = np.arange(-middle, middle, dtype=np.float32), np.zeros_like(scales)
+        scales = d * _whole(fmt.name, blocks)[0]
+        minima = np.zeros_like(scales)
     shape = (len(weights), -1)
     group = weights.size // scales.size
     scales, minima = (np.ascontiguousarray(each.reshape(shape), np.float32) for each in (scales, minima))
-    return Grid(fmt, blocks, levels, group, scales, minima, False, fmt.name in ("q4_k", "q5_k"))
+    return Grid(fmt, blocks, levels - middle, group, scales, minima, False, affine)
+
+
+def _whole(name: str, blocks: Array) -> tuple[Array, ...]:
+    """Return whole scales [n, groups], and whole minima where blocks have them."""
+    if name == "iq4_xs":
+        return (iq4.iq4_xs_scales(blocks),)
+    packed: Array = blocks["scales"]
+    if name == "q2_k":
+        scales: Array = packed & 15
+        minima: Array = packed >> 4
+        return scales, minima
+    if name in ("q4_k", "q5_k"):
+        return kquants.scales_and_minima(packed)
+    return (kquants.q3_k_scales(blocks) if name == "q3_k" else packed,)
+
+
+def _of_powers(fmt: Format, weights: Floats, importance: Floats) -> Grid:
+    """Return the grid of mxfp4: the power of two, of the two nearest to the largest weight, that errs least."""
+    rows, count = weights.shape
+    x = columns(weights.reshape(-1, 32), 32)
+    weighed = even(columns(np.broadcast_to(importance, weights.shape).reshape(-1, 32), 32))
+    levels = np.unique(microscale.E2M1_DOUBLED).astype(np.float32)
+    first, errors = microscale.exponents(np.abs(x).max(axis=0)), []
+    second = np.minimum(first + 1, microscale.LAST)
+    for byte in (first, second):
+        scale = microscale.HALF_POWERS[byte]
+        y = x / np.where(scale > 0, scale, np.float32(1))
+        near = levels[np.searchsorted((levels[1:] + levels[:-1]) / 2, y)]
+        errors.append((np.square((near * scale) - x) * weighed).sum(axis=0))
+    byte = np.where(errors[1] < errors[0], second, first)
+    blocks = np.zeros(rows * count // 32, microscale.MXFP4_LAYOUT)
+    blocks["e"] = byte
+    scales = microscale.HALF_POWERS[byte].reshape(rows, -1)
+    return Grid(fmt, blocks, levels, 32, scales, np.zeros_like(scales), False, False)
 
 
 def _nibbles(codes: Codes, blocks: Array) -> None:
     blocks["qs"] = legacy.pack_nibbles(codes.T)
+
+
+def _halves(codes: Codes, blocks: Array) -> None:
+    blocks["qs"] = legacy.pack_nibbles(_MXFP4_CODES[codes.T])
 
 
 def _fifths(codes: Codes, blocks: Array) -> None:
@@ -154,14 +175,42 @@ def _groups_of_16(put: Callable[[Codes, Array], None]) -> Callable[[Codes, Array
     )
 
 
-_SUPER = {codec.format.name: codec for codec in (kquants.Q3_K, kquants.Q4_K, kquants.Q5_K, kquants.Q6_K)}
+def _writing(codec: BlockCodec, pack: Callable[..., None]) -> BlockCodec:
+    """Return the codec of a format that is only written where a text is looked at."""
+    return replace(codec, format=replace(codec.format, encodes=True), pack=pack, piece=1 << 15, weighs=True)
+
+
+_SUPER = {
+    codec.format.name: codec
+    for codec in (
+        _writing(kquants.Q2_K, kquants.pack_q2_k),
+        *(kquants.Q3_K, kquants.Q4_K, kquants.Q5_K, kquants.Q6_K),
+        _writing(iq4.IQ4_XS, iq4.pack_iq4_xs),
+    )
+}
+#: The levels of formats with superblocks before the middle one is taken off, and the middle.
+_SUPER_LEVELS: dict[str, tuple[Floats, int]] = {
+    "q2_k": (np.arange(4, dtype=np.float32), 0),
+    "q3_k": (np.arange(8, dtype=np.float32), 4),
+    "q4_k": (np.arange(16, dtype=np.float32), 0),
+    "q5_k": (np.arange(32, dtype=np.float32), 0),
+    "q6_k": (np.arange(64, dtype=np.float32), 32),
+    "iq4_xs": (iq4.CODEBOOK.astype(np.float32), 0),
+}
+#: The code of each level of mxfp4: of the two zeros the positive one.
+_MXFP4_CODES = np.array(
+    [int(np.flatnonzero(level == microscale.E2M1_DOUBLED)[0]) for level in np.unique(microscale.E2M1_DOUBLED)], np.uint8
+)
 #: How codes [blocks, weights of a block] are stored.
 _PUT: dict[str, Callable[[Codes, Array], None]] = {
     **dict.fromkeys(("q4_0", "q4_1", "iq4_nl"), _nibbles),
     **dict.fromkeys(("q5_0", "q5_1"), _fifths),
     "q8_0": _bytes,
+    "mxfp4": _halves,
+    "q2_k": _groups_of_16(kquants.put_q2_k),
     "q3_k": _groups_of_16(kquants.put_q3_k),
     "q4_k": _groups_of_32(kquants.put_q4_k),
     "q5_k": _groups_of_32(kquants.put_q5_k),
     "q6_k": _groups_of_16(kquants.put_q6_k),
+    "iq4_xs": _groups_of_32(iq4.put_iq4_xs),
 }

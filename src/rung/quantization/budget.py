@@ -34,7 +34,7 @@ from rung.quantization.rounding import Metric, round_weight
 from rung.quantization.statistics import Statistics
 
 #: What a tensor may become; those whose blocks do not divide its rows are left out.
-CANDIDATES = ("q3_k", "q4_0", "iq4_nl", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0")
+CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_0", "iq4_nl", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0")
 #: Rows of a tensor that are tried.
 _ROWS = 64
 #: KL that a kind of tensors is tried at, so that all of them come to that of usual files: KL rises a little faster than

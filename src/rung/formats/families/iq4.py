@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rung.formats.codec import COARSE, Array, BlockCodec, Floats, columns, half
+from rung.formats.codec import COARSE, Array, BlockCodec, Codes, Floats, columns, half
 from rung.formats.families.legacy import pack_nibbles
-from rung.formats.search import inverse
+from rung.formats.search import even, inverse
 from rung.formats.table import get
 
 IQ4_NL_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
@@ -20,6 +20,8 @@ CODEBOOK = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53
 #: The index of the value nearest to each integer -128 ... 127, and that value.
 _INDEX = np.abs(np.arange(-128, 128)[:, None] - CODEBOOK.astype(np.int64)).argmin(axis=1).astype(np.uint8)
 _VALUE: Floats = CODEBOOK[_INDEX].astype(np.float32)
+#: Whole scales of IQ4_XS are -_MOST ... _MOST - 1.
+_MOST = 32
 _NEGLIGIBLE = np.float32(5.5 * 2.0**-24)
 #: Scales, and largest weights, below which a block is encoded otherwise than by what errs least.
 BOUNDS = (float(COARSE), float(_NEGLIGIBLE))
@@ -82,6 +84,46 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     d, factor = half(scale)
     blocks["d"] = d
     blocks["qs"] = pack_nibbles(np.take(_INDEX, _rounded(x, factor), mode="clip"))
+
+
+def fit(x: Floats, importance: Floats) -> Floats:
+    """Return the scale [groups] with which the codebook is nearest to x [32, groups], weighed."""
+    low, high = x.min(axis=0), x.max(axis=0)
+    extreme = np.where(high > -low, high, low)
+    y = x * inverse(extreme)
+    best, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
+    for end in EXTREMES:
+        value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
+        cross, second = (value * y * importance).sum(axis=0), (value * value * importance).sum(axis=0)
+        found = cross / second
+        better = found * cross > most
+        np.copyto(most, found * cross, where=better)
+        np.copyto(best, found, where=better)
+    scale: Floats = best * extreme
+    return scale
+
+
+def pack_iq4_xs(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
+    """Encodes finite weights [n, 256] into blocks [n]."""
+    x, count = columns(weights, 32), len(blocks)
+    weighed = np.ones_like(x) if importance is None else even(columns(importance, 32))
+    scale = fit(x, weighed).reshape(8, count)
+    index = np.argmax(np.abs(scale), axis=0)
+    d, _ = half(scale[index, np.arange(count)] / np.float32(-_MOST))
+    ratio = scale / np.where(d == 0, np.float32(1), d.astype(np.float32))
+    scales = np.clip(np.rint(ratio), -_MOST, _MOST - 1)
+    codes = np.take(_INDEX, _rounded(x, inverse((scales * d.astype(np.float32)).reshape(-1))), mode="clip")
+    raised = (scales + _MOST).astype(np.uint8).T
+    blocks["d"] = d
+    blocks["scales_l"] = (raised[:, 0::2] & 15) | ((raised[:, 1::2] & 15) << 4)
+    tops = (raised >> 4).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16)
+    blocks["scales_h"] = np.bitwise_or.reduce(tops, axis=1)
+    put_iq4_xs(codes.reshape(32, 8, count), blocks)
+
+
+def put_iq4_xs(codes: Codes, blocks: Array) -> None:
+    """Stores codes [32, 8, n] in 0 ... 15 in blocks [n]."""
+    blocks["qs"] = (codes[:16] | (codes[16:] << 4)).transpose(2, 1, 0).reshape(-1, 128)
 
 
 IQ4_NL = BlockCodec(get("iq4_nl"), IQ4_NL_LAYOUT, _unpack_iq4_nl, _pack_iq4_nl)

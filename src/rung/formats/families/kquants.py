@@ -20,6 +20,7 @@ TRIALS = tuple((stretch, offset) for stretch in (-0.8, -0.2, 0.4) for offset in 
 SHIFTS = (-2.0, -1.0, 0.0, 1.0)
 #: Where the four pairs of bits of a byte lie.
 _PAIRS = np.array([0, 2, 4, 6], np.uint8)[:, None]
+TRIALS_2 = tuple((stretch, offset) for stretch in (-1.2, -0.8, -0.4, 0.0, 0.4) for offset in (-0.4, -0.2, 0.0, 0.2))
 SHIFTS_3 = (-0.8, -0.4, 0.0, 0.4)
 
 
@@ -31,27 +32,54 @@ def _round(values: Floats, stored: npt.NDArray[np.float16], up: npt.NDArray[np.b
 
 def pack_affine(weights: Floats, blocks: Array, levels: int, importance: Floats | None = None) -> Codes:
     """Stores d, dmin and scales of blocks [n]; returns codes uint8 [32, 8, n] in 0 ... levels - 1."""
-    x = columns(weights, 32)
-    count = len(blocks)
-    shape = (8, count)
-    even_in_groups = None if importance is None else even(columns(importance, 32))
-    scale, minimum = (part.reshape(shape) for part in affine(x, levels, TRIALS, even_in_groups))
+    codes, scales, minima = _affine_groups(weights, blocks, 32, levels, 63, TRIALS, importance)
+    blocks["scales"] = _pack_scales(scales, minima).T
+    return codes
+
+
+def _affine_groups(
+    weights: Floats,
+    blocks: Array,
+    group: int,
+    levels: int,
+    most: int,
+    trials: Sequence[tuple[float, float]],
+    importance: Floats | None,
+) -> tuple[Codes, Codes, Codes]:
+    """Stores d and dmin of blocks [n]; returns codes uint8 [group, groups, n] in 0 ... levels - 1, and whole scales and
+    minima uint8 [groups, n] in 0 ... most."""
+    x = columns(weights, group)
+    shape = (weights.shape[1] // group, len(blocks))
+    even_in_groups = None if importance is None else even(columns(importance, group))
+    scale, minimum = (part.reshape(shape) for part in affine(x, levels, trials, even_in_groups))
     up = scale.max(axis=0) < COARSE
-    dmin, _ = half(minimum.max(axis=0) / np.float32(63))
-    minima = _round(minimum, dmin, up, 63)
+    dmin, _ = half(minimum.max(axis=0) / np.float32(most))
+    minima = _round(minimum, dmin, up, most)
     base = minima * dmin.astype(np.float32)
     if up.any():
         reach = (x.max(axis=0).reshape(shape) + base) / np.float32(levels - 1)
         scale = np.where(up, np.maximum(reach, 0), scale)
-    d, _ = half(scale.max(axis=0) / np.float32(63))
-    scales = _round(scale, d, up, 63)
+    d, _ = half(scale.max(axis=0) / np.float32(most))
+    scales = _round(scale, d, up, most)
     step = (scales * d.astype(np.float32)).reshape(-1)
     factor = np.where(step > 0, np.float32(1) / step, 0)
     x += base.reshape(-1)
     codes = codes_of(x, factor, 0, levels - 1, x).astype(np.uint8)
     blocks["d"], blocks["dmin"] = d, dmin
-    blocks["scales"] = _pack_scales(scales.astype(np.uint8), minima.astype(np.uint8)).T
-    return codes.reshape(32, 8, count)
+    return codes.reshape(group, *shape), scales.astype(np.uint8), minima.astype(np.uint8)
+
+
+def pack_q2_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
+    """Encodes finite weights [n, 256] into blocks [n]."""
+    codes, scales, minima = _affine_groups(weights, blocks, 16, 4, 15, TRIALS_2, importance)
+    blocks["scales"] = (scales | (minima << 4)).T
+    put_q2_k(codes.reshape(16, -1), blocks)
+
+
+def put_q2_k(codes: Codes, blocks: Array) -> None:
+    """Stores codes [16, 16 n] in 0 ... 3 in blocks [n]."""
+    by_half = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
+    blocks["qs"] = np.bitwise_or.reduce(by_half << _PAIRS, axis=2).reshape(-1, 64)
 
 
 def _pack_scales(scales: Codes, minima: Codes) -> Codes:

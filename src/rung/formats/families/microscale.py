@@ -19,7 +19,7 @@ NVFP4_LAYOUT = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 _MAGNITUDES = E2M1_DOUBLED[:8].astype(np.float32)
 #: The last exponent byte with which every code is finite in float32.
-_LAST = 252
+LAST = 252
 _MIDDLES = (_MAGNITUDES[:-1] + _MAGNITUDES[1:]) / np.float32(2)
 
 
@@ -60,18 +60,24 @@ def _pack_mxfp4(weights: Floats, blocks: Array) -> None:
     """The largest weight gets the largest exponent of a code, or one less where that makes the error smaller."""
     x = columns(weights, 32)
     peak = peaks(x.min(axis=0), x.max(axis=0))
-    _, exponent = np.frexp(peak)
-    # frexp: peak = f 2^exponent with f in 0.5 ... 1; a code holds at most 1.5 * 2^2.
-    byte = np.where(peak > 0, np.maximum(exponent - 3 + 127, 1), 0)
+    byte = exponents(peak)
     magnitude = np.abs(x)
     codes, first = _nearest(magnitude, byte)
     # Errors come in units of the scale, which the next exponent doubles: 4 times as much when squared.
     wider, second = _nearest(magnitude, byte + 1)
-    better = (4 * second < first) & (byte < _LAST)
+    better = (4 * second < first) & (byte < LAST)
     np.copyto(codes, wider, where=better)
     codes += ((x < 0) & (codes > 0)).view(np.uint8) << 3
     blocks["e"] = byte + better
     blocks["qs"] = pack_nibbles(codes)
+
+
+def exponents(peak: Floats) -> Codes:
+    """Return the exponent bytes with which the largest code is just above, or next below, largest magnitudes [n]."""
+    _, exponent = np.frexp(peak)
+    # frexp: peak = f 2^exponent with f in 0.5 ... 1; a code holds at most 1.5 * 2^2.
+    byte: Codes = np.where(peak > 0, np.maximum(exponent - 3 + 127, 1), 0)
+    return byte
 
 
 def _nearest(magnitude: Floats, byte: Codes) -> tuple[Array, Floats]:
