@@ -160,4 +160,4 @@ def _as_answer(found: BatchAnswer) -> Answer:
     if found.logprobs is not None:
         result["logprobs"] = found.logprobs
     made = Answer(found.text, found.tokens, result)
-    return replace(made, error=RungError(found.error)) if found.error else made
+    return replace(made, error=RungError(found.error, code="fleet-answer")) if found.error else made
