@@ -120,7 +120,7 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
         "scale": lambda sight: replace(sight, scale=sight.scale * 1.02),
     }
     for name, fault in faults.items():
-        monkeypatch.setattr(program, "attend", lambda heads, sight, turn, f=fault: plain(heads, f(sight), turn))
+        monkeypatch.setattr(program, "attend", lambda heads, sight, *others, f=fault: plain(heads, f(sight), *others))
         assert self_check.check(rung_, case("f16", 64), adapter.id), name
     monkeypatch.setattr(program, "attend", plain)
     fed = feed_back()

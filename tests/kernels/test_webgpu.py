@@ -23,6 +23,7 @@ APART = [
     "q5_1",
     "q8_0",
     "q2_k",
+    "q3_k",
     "q4_k",
     "q5_k",
     "q6_k",
@@ -48,6 +49,10 @@ def decoded(layout: GpuLayout, sections: list[np.ndarray], row: int, columns: in
         if layout.codes == "six":
             pairs = highs.reshape(units, 2, 1, 4) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
             values = values | (pairs.reshape(units, 32) << 4)
+    elif layout.codes == "three":
+        lows = codes.reshape(units, 2, 1, 4) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+        thirds = highs.reshape(units, 1, 4) >> np.arange(8, dtype=np.uint8)[:, None] & 1
+        values = lows.reshape(units, 32) | (thirds.reshape(units, 32) << 2)
     else:
         values = codes.view(np.int8 if layout.codes == "byte" else np.uint8).reshape(units, 32)
     numbers = np.array(layout.table, np.float32)[values] if layout.table else values.astype(np.float32) - layout.offset
@@ -105,6 +110,11 @@ def test_no_format_takes_more_than_nine_bits():
     sizes = {name: gpu_bytes(formats.get(name), (4096, 4096)) * 8 / 4096**2 for name in NAMES if name not in FLOATS}
     assert {name for name, bits in sizes.items() if bits > 8.51} <= {"q5_1", "u8:128", "int8", "llm_int8"}
     assert max(sizes.values()) <= 10
+
+
+def test_three_bits_take_hardly_more_than_a_file():
+    shape = 4096, 4096
+    assert gpu_bytes(formats.get("q3_k"), shape) <= 1.04 * formats.get("q3_k").bytes(shape)
 
 
 def test_other_formats_have_no_layout():

@@ -63,6 +63,16 @@ _CODES = {
     }
 }
 """,
+    "three": _CODES_HEAD
+    + """    const uint2 w = ((const uint2*)codes)[at];
+    const u32 high = highs[at];
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+        c[j] = ((w.x >> (2 * j)) & 0x03030303u) | (((high >> j) & 0x01010101u) << 2);
+        c[j + 4] = ((w.y >> (2 * j)) & 0x03030303u) | (((high >> (j + 4)) & 0x01010101u) << 2);
+    }
+}
+""",
     "byte": _BYTES.replace("$flip", ""),
     "unsigned": _BYTES.replace("$flip", " ^ 0x80808080u"),
 }

@@ -8,6 +8,8 @@ The codes of a unit:
 - ``nibble``: 4 words; the low nibbles of word j are columns 4 j to 4 j + 3, the high ones those 16 columns on
 - ``six``: the same for the low four bits, then a word for each 16 columns: bits 2 j of its byte k are the high two bits
   of column 4 j + k
+- ``three``: 2 words: bits 2 j of byte k of the first are the low two bits of column 4 j + k, of the second of those 16
+  columns on; then a word whose byte k has in bit j the third bit of column 4 j + k
 - ``byte``: 8 words of signed bytes, or of unsigned ones (``unsigned``)
 - ``f16``, ``bf16``, ``f32``: the numbers
 
@@ -33,6 +35,7 @@ _HALVES = ("q4_1", "q5_0", "q5_1", "iq4_nl", "tq1_0", "tq2_0")
 _CODE_WORDS = {
     "nibble": (4, 0),
     "six": (4, 2),
+    "three": (2, 1),
     "byte": (8, 0),
     "unsigned": (8, 0),
     "f16": (16, 0),
@@ -115,6 +118,8 @@ def widest(format: Format) -> GpuLayout | None:
         return GpuLayout(format.name)
     if format.name.split(":")[0] not in cpu.FORMATS:
         return None
+    if format.name == "q3_k":
+        return GpuLayout("three", "i8", 16, 256, 4)
     own = cpu.layout_of(format)
     codes = own.codes if own.codes != "byte" else "unsigned" if own.minimum else "byte"
     exact = format.name.split(":")[0] in _HALVES
@@ -237,6 +242,15 @@ _CODES = {
             unpack4xU8(((codes[j] >> 4u) & 0x0f0f0f0fu) | (((second >> (2u * j)) & 0x03030303u) << 4u)));
     }
 """,
+    "three": """    let high = words[place.y + at];
+    for (var k = 0u; k < 2u; k++) {
+        let low = words[4u * place.x + 2u * at + k];
+        for (var j = 0u; j < 4u; j++) {
+            (*w)[4u * k + j] = vec4<f32>(unpack4xU8(
+                ((low >> (2u * j)) & 0x03030303u) | (((high >> (4u * k + j)) & 0x01010101u) << 2u)));
+        }
+    }
+""",
     "byte": _BYTES.replace("$kind", "I8"),
     "unsigned": _BYTES.replace("$kind", "U8"),
     "f16": """    for (var k = 0u; k < 4u; k++) {
@@ -267,6 +281,13 @@ _INTEGERS = {
     let second = (vec4<u32>(words[place.y + 2u * at + 1u]) >> shifts) & vec4<u32>(0x03030303u);
     let low = (codes & {_HALF}) | (first << vec4<u32>(4u));
     let high = ((codes >> vec4<u32>(4u)) & {_HALF}) | (second << vec4<u32>(4u));""",
+    "three": """    let third = vec4<u32>(words[place.y + at]);
+    let first = vec4<u32>(words[4u * place.x + 2u * at]);
+    let second = vec4<u32>(words[4u * place.x + 2u * at + 1u]);
+    let low = ((first >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(0x03030303u))
+        | (((third >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(0x01010101u)) << vec4<u32>(2u));
+    let high = ((second >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(0x03030303u))
+        | (((third >> vec4<u32>(4u, 5u, 6u, 7u)) & vec4<u32>(0x01010101u)) << vec4<u32>(2u));""",
     "byte": """    let low = vectors[place.x + 2u * at];
     let high = vectors[place.x + 2u * at + 1u];""",
     "unsigned": """    let low = vectors[place.x + 2u * at] ^ vec4<u32>(0x80808080u);

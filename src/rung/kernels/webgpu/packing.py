@@ -34,7 +34,27 @@ def pack(encoded: Encoded, signed: bool) -> tuple[GpuLayout, list[Words]]:
         return GpuLayout(encoded.format.name), [_words(padded), *_nothing(3)]
     from rung.kernels.cpu.pack import packing
 
-    return _of_packed(packing.pack(encoded), signed)
+    layout, sections = _of_packed(packing.pack(encoded), signed)
+    return (layout, sections) if encoded.format.name != "q3_k" else _three_bits(encoded, layout, sections)
+
+
+def _three_bits(encoded: Encoded, layout: GpuLayout, sections: list[Words]) -> tuple[GpuLayout, list[Words]]:
+    """Return a weight in q3_k in three bits, with the scales that it is stored with: integers, times a float16 of 256
+    columns."""
+    rows, columns = encoded.shape
+    padded = -(-rows // ROWS) * ROWS
+    nibbles = sections[0].view(np.uint8)[: padded * columns // 2].reshape(padded, -1, 1, 4, 4)
+    codes = np.concatenate([nibbles & 15, nibbles >> 4], axis=2)  # [rows, units, halves, j, k]
+    steps = np.arange(4, dtype=np.uint8)[:, None]
+    lows = np.bitwise_or.reduce((codes & 3) << (2 * steps), axis=3)
+    highs = np.bitwise_or.reduce((codes >> 2) << (steps + 4 * np.arange(2, dtype=np.uint8)[:, None, None]), axis=(2, 3))
+    d = np.zeros((padded, columns // 256, 1), np.float16)
+    d[:rows] = encoded.parts["data"].reshape(rows, -1, 110)[..., 108:].copy().view(np.float16)
+    scales = sections[2].view(np.float32 if layout.scale == "float" else np.float16)[: padded * columns // 16]
+    apart, whole = scales.astype(np.float32).reshape(padded, -1, 16), d.astype(np.float32)
+    integers = np.rint(np.divide(apart, whole, out=np.zeros_like(apart), where=whole != 0)).astype(np.int8)
+    sections = [_words(lows), _words(highs), _words(integers), _words(d)]
+    return GpuLayout("three", "i8", 16, 256, 4), sections
 
 
 def _nothing(count: int) -> list[Words]:
