@@ -156,7 +156,7 @@ def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypa
     layers = len(model.card.decoder.layers)
     assert tokens
     assert counts[-3:] == [5 * layers + 4] * 3
-    assert model.report.rungs["decode_step f16"] == rung_
+    assert rung_ in model.report.rungs.values()
 
 
 @pytest.mark.parametrize("name", ["demo", "gemma3-f32"])
