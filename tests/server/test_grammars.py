@@ -60,6 +60,8 @@ def test_streams_and_other_clients_keep_to_forms_too(openai_client, server):
     )
     assert re.fullmatch("[a-f]{3}-[0-9]{2}", "".join(chunk.choices[0].text for chunk in stream))
     grammar = 'root ::= ("yes" | "no") " " [0-9]'
+    body = {"messages": HELLO, "json_schema": {"const": [1, "two"]}, "max_tokens": 20}
+    assert server.call("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"] == '[1,"two"]'
     answer = server.call("/v1/chat/completions", {"messages": HELLO, "grammar": grammar, "max_tokens": 20})[1]
     assert re.fullmatch("(yes|no) [0-9]", answer["choices"][0]["message"]["content"])
     body = {"model": "demo", "messages": HELLO, "format": SCHEMA, "stream": False, "options": {"num_predict": 120}}
@@ -76,6 +78,7 @@ def test_streams_and_other_clients_keep_to_forms_too(openai_client, server):
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
         {"response_format": {"type": "json_object", "schema": {"enum": ["x" * 100] * 1000}}},
         {"grammar": "root ::= missing"},
+        {"json_schema": {"const": 1}, "grammar": 'root ::= "a"'},
         {"grammar": "root ::= ("},
         {"structured_outputs": {"regex": "("}},
         {"structured_outputs": {"regex": "(a{1000}){1000}{1000}"}},

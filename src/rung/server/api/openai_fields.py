@@ -138,6 +138,7 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=4096)] | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    json_schema: dict[str, Any] | None = None
     grammar: GrammarText | None = None
     lora: LoraScales = None
     structured_outputs: StructuredOutputs | None = None
@@ -180,12 +181,14 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                 found.append(schema_grammar(named.schema))
         if self.grammar is not None:
             found.append(Grammar("gbnf", self.grammar))
+        if self.json_schema is not None:
+            found.append(schema_grammar(self.json_schema))
         if (more := self.structured_outputs) is not None:
             found += [] if more.regex is None else [Grammar("regex", more.regex)]
             found += [] if more.grammar is None else [Grammar("gbnf", more.grammar)]
             found += [] if more.json is None else [schema_grammar(more.json)]
         if len(found) > 1:
-            message = "An answer has one form: response_format, grammar or structured_outputs."
+            message = "An answer has one form: response_format, json_schema, grammar or structured_outputs."
             raise ApiError(400, message, param="response_format", code="invalid_value")
         return found[0] if found else None
 
