@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -22,8 +24,9 @@ from rung.server.errors import ApiError
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Failed, Finished, Generate, Load, ModelInfo, Question, Step, Value
 
-#: Tokens of the prompt and of the answers by which a replica measures itself, and seconds that this may take.
-_PROMPT, _TOKENS, _MEASURE_SECONDS = 64, 16, 20.0
+#: Tokens of the prompt and of the answers by which a replica measures itself, and seconds that this takes at least and
+#: at most.
+_PROMPT, _TOKENS, _LEAST_SECONDS, _MEASURE_SECONDS = 64, 16, 1.0, 20.0
 _question = msgspec.msgpack.Decoder(Question)
 #: Tokens that say how fast a node is, and tokens a second where nothing says it: the router measures on.
 _LEAST, _GUESS = 4, 20.0
@@ -72,29 +75,36 @@ class Replica:
     async def _measure(self, info: ModelInfo) -> RatesReport:
         """Return how fast a prompt, one answer, and answers in all slots are computed here; as predicted where answers
         ended too early to say."""
-        alone = next(iter(await self._answers(1)), None)
-        together = await self._answers(info.parallel)
-        if alone is None or not together:
+        alone, together = await self._rounds(1), await self._rounds(info.parallel)
+        if not alone or not together:
             return RatesReport(_GUESS, _GUESS, _GUESS)
-        tokens, seconds = sum(end.completion_tokens for end in together), max(end.seconds for end in together)
-        decode = alone.report["predicted"].get("decode_tokens_per_second") or _GUESS
-        if alone.completion_tokens >= _LEAST and alone.seconds:
-            decode = alone.completion_tokens / alone.seconds
-        prefill = _PROMPT / alone.prompt_seconds if alone.prompt_seconds else decode
-        return RatesReport(prefill, decode, max(tokens / seconds if tokens >= _LEAST and seconds else decode, decode))
+        first = alone[0][0]
+        decode = _tokens_per_second(alone) or first.report["predicted"].get("decode_tokens_per_second") or _GUESS
+        prompts = sum(end.prompt_seconds for (end,) in alone)
+        prefill = _PROMPT * len(alone) / prompts if prompts else decode
+        return RatesReport(prefill, decode, max(_tokens_per_second(together) or decode, decode))
 
-    async def _answers(self, count: int) -> list[Finished]:
-        """Return the ends of so many answers that were computed together, none where that takes too long."""
+    async def _rounds(self, count: int) -> list[list[Finished]]:
+        """Return the ends of rounds of so many answers that are computed together; none where one takes too long.
+
+        They go on for ``_LEAST_SECONDS``: a processor with a quota is as fast as one without for the first moments.
+        """
+        rounds: list[list[Finished]] = []
+        begun = time.monotonic()
+        with contextlib.suppress(TimeoutError, ApiError):
+            async with asyncio.timeout(_MEASURE_SECONDS):
+                while not rounds or (rounds[-1] and time.monotonic() - begun < _LEAST_SECONDS):
+                    rounds.append(await self._answers(count, len(rounds)))
+        return [each for each in rounds if len(each) == count]
+
+    async def _answers(self, count: int, number: int) -> list[Finished]:
+        """Return the ends of so many answers to one prompt, which is another in each round."""
         assert self._pool is not None
         options = {"max_tokens": _TOKENS, "temperature": 1.0, "seed": 1}
-        prompts: list[Any] = [[5 + (count + k) % 90 for k in range(_PROMPT)]]
+        prompts: list[Any] = [[5 + (count + 7 * number + k) % 90 for k in range(_PROMPT)]]
         request = Generate(prompts=prompts, options=options, n=count, owner="measure")
-        try:
-            async with asyncio.timeout(_MEASURE_SECONDS):
-                events = self._pool.engines[self._name].generate(request)
-                return [event async for event in events if isinstance(event, Finished)]
-        except (TimeoutError, ApiError):
-            return []
+        events = self._pool.engines[self._name].generate(request)
+        return [event async for event in events if isinstance(event, Finished)]
 
     def _engine(self, node: str) -> EngineClient:
         """Return the engine for a call of a node. Raises ``ApiError`` where it is not this one, or not loaded yet."""
@@ -118,6 +128,13 @@ class Replica:
             return protocol.frame(Value(0, await self._engine(node).ask(_question.decode(question))))
         except ApiError as error:
             return protocol.frame(_failed(error))
+
+
+def _tokens_per_second(rounds: Sequence[Sequence[Finished]]) -> float | None:
+    """Return the tokens a second of rounds of answers, None where these were too short to say."""
+    tokens = sum(end.completion_tokens for ends in rounds for end in ends)
+    seconds = sum(max(end.seconds for end in ends) for ends in rounds)
+    return tokens / seconds if tokens >= _LEAST and seconds else None
 
 
 def _failed(error: ApiError) -> Failed:
