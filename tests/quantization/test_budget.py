@@ -49,6 +49,25 @@ def test_a_choice_is_the_best_of_all_mixtures_of_its_size(seed):
     assert near.divergence == pytest.approx(min(d for s, d in mixtures if s <= near.bytes), rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_choice_by_time_is_the_fastest_of_its_kl(seed):
+    """No mixture of as little KL is faster."""
+    rng = np.random.default_rng(seed)
+    options = {
+        role: [replace(each, seconds=float(rng.uniform(1, 9))) for each in listed]
+        for role, listed in random_options(seed).items()
+    }
+    mixtures = [
+        (sum(one.seconds for one in each), sum(one.divergence for one in each))
+        for each in itertools.product(*options.values())
+    ]
+    goal = float(np.median([divergence for _, divergence in mixtures]))
+    found = choose(options, None, goal, "seconds")
+    assert found.divergence <= goal
+    seconds = min(s for s, d in mixtures if d == pytest.approx(found.divergence, rel=1e-9))
+    assert seconds == pytest.approx(min(s for s, d in mixtures if d <= found.divergence * (1 + 1e-9)), rel=1e-9)
+
+
 def test_budgets_that_no_mixture_meets_are_refused():
     options = {"a": [option(10, 0.5), option(20, 0.1)]}
     with pytest.raises(UsageError, match="so small") as error:
@@ -116,9 +135,28 @@ def test_a_file_is_never_larger_than_its_size_and_says_what_to_expect(model, tmp
     assert not (tmp_path / "b.gguf").exists()
 
 
+def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
+    """No slower than the smallest file within the same KL, and within it; with a size it only says how fast."""
+    text = ("--text", model / "text.txt", "--plan", "--json")
+    within = ("--max-kl", "0.02", *text)
+    small = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within)[1])
+    assert "tokens_per_second" not in small
+    for device in ("p2200", "raspberry pi 5", "7900 xtx"):
+        fast = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within, "--for", device)[1])
+        assert fast["expected_kl"] <= 0.02
+        assert fast["tokens_per_second"] > 0
+        size = ("--size", str(small["file_bytes"] + 100))
+        sized = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *size, *text, "--for", device)[1])
+        assert fast["tokens_per_second"] >= 0.999 * sized["tokens_per_second"]
+    out = quantize(capsys, model, tmp_path / "a.gguf", *within[:-1], "--for", "p2200")[1]
+    assert "tokens/s, predicted" in out
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--format", "q4_0", "--for", "p2200"), "--for chooses within --size or --max-kl"),
+        (("--max-kl", "0.1", "--for", "p220"), "Did you mean"),
         ((), "one of three options"),
         (("--size", "1MB", "--max-kl", "0.1"), "one of three options"),
         (("--size", "huge"), "is not a size"),

@@ -18,16 +18,28 @@ from rung.conversion.quantize import quantizing
 from rung.core.errors import UsageError
 from rung.core.files import read_text
 from rung.core.text import matches
-from rung.core.types import Format
+from rung.core.types import Device, Format
 from rung.core.value import FrozenDict
 from rung.engine.chat import Template
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.models.card import ModelCard
 from rung.models.files.gguf_write import pair
 from rung.quantization import text as texts
-from rung.quantization.budget import Choice, Option, Progress, Rounder, choose, corrected, matrices, options_of
+from rung.quantization.budget import (
+    Choice,
+    Cost,
+    Option,
+    Progress,
+    Rounder,
+    choose,
+    corrected,
+    matrices,
+    options_of,
+    timed,
+)
 from rung.quantization.divergence import Measured
 from rung.quantization.statistics import FEWEST, LENGTH, gather
+from rung.quantization.token_times import TokenTimes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,11 +82,15 @@ def _parted(windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Budget:
-    """Hold a budget: bytes of the file, or KL in nats a token, or neither with a named format."""
+    """Hold a budget: bytes of the file, or KL in nats a token, or neither with a named format.
+
+    With a ``device`` the mixture within a KL is the fastest there, not the smallest.
+    """
 
     size: int | None = None
     max_kl: float | None = None
     format: str | None = None
+    device: Device | None = None
 
 
 class Calibration:
@@ -128,9 +144,13 @@ def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tup
         if own is not None and any(matches(name, pattern) for name in aliases(found.card, tensor) for pattern in keep):
             same = [each for each in options[tensor.role] if each.format == own]
             options[tensor.role] = tuple(same) or (Option(own, own.bytes(tensor.shape), 0.0),)
-    room = budget.size
+    room: int | None = budget.size
+    cost: Cost = "bytes"
+    if budget.device is not None:
+        options = timed(found.card, options, TokenTimes(found.card, budget.device))
+        cost = "bytes" if budget.max_kl is None else "seconds"
     while True:
-        choice = choose(options, room, budget.max_kl)
+        choice = choose(options, room, budget.max_kl, cost)
         job = _job(found, choice)
         excess = 0 if budget.size is None else job.layout()[0][0].length - budget.size
         if excess <= 0 or room is None:

@@ -203,6 +203,12 @@ def rates(
     return Rates(batch / max(layers, computed), 1 / max(read, layers * _chunks(depth) / depth))
 
 
+def seconds_of_products(parts: Iterable[Group], device: Device) -> float:
+    """Return how long the products of a token take there, without its cache and what lies between them."""
+    bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
+    return sum(_one_row(group, device, bandwidth) for group in parts)
+
+
 def _share(device: Device) -> float:
     """The share of the bandwidth of a device that kernels read; that of a CPU of the catalog is its maker's figure."""
     if device.real or device.kind != "cpu" or not instructions.rate(device):

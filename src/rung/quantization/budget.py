@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ from rung.quantization.network import Override
 from rung.quantization.rounding import Metric, round_weight
 from rung.quantization.statistics import Statistics
 
+if TYPE_CHECKING:
+    from rung.quantization.token_times import TokenTimes
+
 #: What a tensor may become; those whose blocks do not divide its rows are left out.
 CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_0", "iq4_nl", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0")
 #: Rows of a tensor that are tried.
@@ -45,15 +49,19 @@ _TOKENS = 512
 #: What a correction may be: beyond that a pass shows chance.
 _LEAST, _MOST = 0.1, 20.0
 Progress = Callable[[str, int, int], None]
+#: What is to be little: bytes of the file, or seconds of a token on a device.
+Cost = Literal["bytes", "seconds"]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One format of one tensor: its bytes, and the KL that is expected of it."""
+    """One format of one tensor: its bytes, the KL that is expected of it, and its time for a token on the device that
+    is chosen for, if any."""
 
     format: Format
     bytes: int
     divergence: float
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -216,15 +224,31 @@ def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format], kep
     return weights
 
 
-def choose(options: Mapping[str, Sequence[Option]], most_bytes: int | None, most_divergence: float | None) -> Choice:
-    """Return the mixture with the least KL of at most so many bytes, or with the fewest bytes of at most so much KL.
+def timed(card: ModelCard, options: Mapping[str, Sequence[Option]], times: TokenTimes) -> dict[str, tuple[Option, ...]]:
+    """Return options with their times on a device; formats that no kernel takes there are left out, but not the last.
 
-    The steps along the lower convex hull of each tensor are taken by what a byte gains, the best first: the result is
-    the best one of its size. Raises ``UsageError`` where no mixture is small or good enough.
+    A kernel that is slow is no reason to leave a format out: its time is.
     """
-    hulls = {role: hull(listed) for role, listed in options.items()}
+    found = {}
+    for tensor in matrices(card):
+        pairs = [(each, times.seconds(tensor, each.format)) for each in options[tensor.role]]
+        able = tuple(replace(each, seconds=seconds) for each, seconds in pairs if seconds is not None)
+        found[tensor.role] = able or tuple(options[tensor.role])
+    return found
+
+
+def choose(
+    options: Mapping[str, Sequence[Option]], most_bytes: int | None, most_divergence: float | None,
+    cost: Cost = "bytes",
+) -> Choice:  # fmt: skip
+    """Return the mixture with the least KL of at most so many bytes, or with the least cost of at most so much KL.
+
+    The steps along the lower convex hull of each tensor are taken by what a unit of cost gains, the best first: the
+    result is the best one of its cost. Raises ``UsageError`` where no mixture is small or good enough.
+    """
+    hulls = {role: hull(listed, cost) for role, listed in options.items()}
     steps = sorted(
-        (-(before.divergence - after.divergence) / (after.bytes - before.bytes), role, place)
+        (-_gain(before, after, cost), role, place)
         for role, found in hulls.items()
         for place, (before, after) in enumerate(pairwise(found))
     )
@@ -256,17 +280,19 @@ def choose(options: Mapping[str, Sequence[Option]], most_bytes: int | None, most
     return Choice({role: hulls[role][place].format for role, place in at.items()}, size, divergence)
 
 
-def hull(listed: Sequence[Option]) -> tuple[Option, ...]:
-    """Return the options on the lower convex hull of (bytes, KL), the smallest first."""
+def hull(listed: Sequence[Option], cost: Cost = "bytes") -> tuple[Option, ...]:
+    """Return the options on the lower convex hull of (cost, KL), the cheapest first."""
     found: list[Option] = []
-    for each in sorted(listed, key=lambda one: (one.bytes, one.divergence)):
-        if found and (each.divergence >= found[-1].divergence or each.bytes == found[-1].bytes):
+    for each in sorted(listed, key=lambda one: (getattr(one, cost), one.divergence, one.bytes)):
+        if found and (each.divergence >= found[-1].divergence or getattr(each, cost) == getattr(found[-1], cost)):
             continue
-        while len(found) > 1 and _gain(found[-2], found[-1]) <= _gain(found[-2], each):
+        while len(found) > 1 and _gain(found[-2], found[-1], cost) <= _gain(found[-2], each, cost):
             found.pop()
         found.append(each)
     return tuple(found)
 
 
-def _gain(before: Option, after: Option) -> float:
-    return (before.divergence - after.divergence) / (after.bytes - before.bytes)
+def _gain(before: Option, after: Option, cost: Cost) -> float:
+    """Return by how much KL falls for each unit of cost."""
+    units: float = getattr(after, cost) - getattr(before, cost)
+    return (before.divergence - after.divergence) / units

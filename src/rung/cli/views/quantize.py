@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rung.core.text import count, size
+from rung.core.text import count, rate, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -132,6 +132,13 @@ def planned_line(expected: dict[str, Any]) -> str:
     """Return ``97 MB, expected KL 0.013: 120 x q4_0, 91 x q5_1``."""
     formats = ", ".join(f"{count} x {name}" for name, count in sorted(expected["formats"].items()))
     return f"{size(expected['file_bytes'])}, expected KL {expected['expected_kl']:.2g}: {formats}"
+
+
+def speed_lines(expected: dict[str, Any]) -> list[str]:
+    """Return the line of the predicted speed on the device that was chosen for, if there is one."""
+    if "device" not in expected:
+        return []
+    return [f"{expected['device']}: {rate(expected['tokens_per_second'])} tokens/s, predicted"]
 
 
 def measured_lines(expected: float | None, measured: Measured) -> list[str]:

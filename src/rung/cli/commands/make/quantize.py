@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rung.conversion.tensor_pieces import Elsewhere
     from rung.conversion.within_budget import Budget
     from rung.conversion.writing import Written
-    from rung.core.types import Format
+    from rung.core.types import Device, Format
     from rung.fleet.work.quantize import Nodes
     from rung.models.card import ModelCard
 
@@ -40,6 +40,14 @@ _MaxKl = Annotated[
 _Text = Annotated[
     Path | None,
     typer.Option("--text", help="Round for, and judge by, this text; by default one of all sorts.", show_default=False),
+]
+_For = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        help="Choose for this device (rung devices --catalog): with --max-kl the file that is fastest there.",
+        show_default=False,
+    ),
 ]
 _Plan = Annotated[bool, typer.Option("--plan", help="Choose the formats of --size or --max-kl, and write nothing.")]
 _Keep = Annotated[
@@ -75,6 +83,7 @@ def quantize(
     size: _Size = None,
     max_kl: _MaxKl = None,
     text: _Text = None,
+    device: _For = None,
     plan: _Plan = False,
     keep: _Keep = None,
     kind: _As = None,
@@ -99,8 +108,8 @@ def quantize(
         check_curves(Path(picture))
     if fleet and (plan or format is None or text is not None):
         raise _fleet_of_format()
-    if plan or format is None or any(each is not None for each in (size, max_kl, text)):
-        budget = budget_of(format, size, max_kl, text, plan, importance, kind_of(Path(target), kind))
+    if plan or format is None or any(each is not None for each in (size, max_kl, text, device)):
+        budget = budget_of(format, size, max_kl, plan, importance, kind_of(Path(target), kind), device)
         card = opened(source, target, offline, revision, quiet or json)
         within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet)
         return
@@ -215,8 +224,8 @@ def report(
 
 
 def budget_of(
-    format: str | None, size: str | None, max_kl: float | None, text: Path | None, plan: bool, importance: str | None,
-    kind: str,
+    format: str | None, size: str | None, max_kl: float | None, plan: bool, importance: str | None, kind: str,
+    device: str | None,
 ) -> Budget:  # fmt: skip
     """Return the budget. Raises ``UsageError`` for options that are missing, that exclude each other, or make no
     sense."""
@@ -236,10 +245,28 @@ def budget_of(
         raise UsageError("--plan shows the choice of --size or --max-kl.", (), ["rung plan MODEL --format q4_k_m"])
     if max_kl is not None and not 0 < max_kl < float("inf"):
         raise UsageError(f"--max-kl {max_kl:g} is no KL.", (), ["--max-kl 0.02"], code="value-out-of-range")
+    if device is not None and format is not None:
+        raise UsageError(
+            "--for chooses within --size or --max-kl.",
+            (),
+            ["--max-kl 0.02 --for p2200", "rung check MODEL --device p2200   # how fast a format is there"],
+        )
+    where = None if device is None else one_device(device)
     try:
-        return Budget(None if size is None else parse_size(size), max_kl, format)
+        return Budget(None if size is None else parse_size(size), max_kl, format, where)
     except ValueError as error:
         raise UsageError(f"--size {size}: {error}", (), ["--size 120MB"], code="value-out-of-range") from error
+
+
+def one_device(name: str) -> Device:
+    """Return the device of a name. Raises ``UnknownDevice``, and ``UsageError`` for a name of several."""
+    from rung.core.errors import UsageError
+    from rung.hardware.select import select_groups
+
+    groups = select_groups((name,))
+    if len(groups) != 1 or len(groups[0]) != 1:
+        raise UsageError(f"--for {name}: a mixture is chosen for one device.", (), ["--for p2200", "rung devices"])
+    return groups[0][0]
 
 
 def within(
@@ -247,11 +274,9 @@ def within(
     plan: bool, json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Choose and write, and judge what was written; with ``plan`` choose only."""
-    from collections import Counter
-
     from rung.cli.views.output import note, print_json
     from rung.cli.views.progress import bar
-    from rung.cli.views.quantize import as_json, measured_lines, planned_line
+    from rung.cli.views.quantize import as_json, measured_lines, planned_line, speed_lines
     from rung.conversion.within_budget import Calibration, budgeted, record
     from rung.engine import process_memory
     from rung.kernels.cpu import target as level
@@ -264,17 +289,12 @@ def within(
     with bar(quiet or json, counted=True) as progress:
         found = Calibration(card, text, count, progress.update)
         job, choice = budgeted(found, budget, keep)
-    expected: dict[str, Any] = {
-        "expected_kl": None if choice is None else choice.divergence,
-        "formats": dict(Counter(step.format.name for step in job.steps if len(step.tensor.shape) > 1)),
-        "file_bytes": job.layout()[0][0].length,
-        "text": found.name,
-    }
+    expected = {"expected_kl": None if choice is None else choice.divergence, **chosen(job, budget), "text": found.name}
     if plan:
         if json:
             print_json(expected)
         else:
-            print(planned_line(expected))
+            print(planned_line(expected), *speed_lines(expected), sep="\n")
         return
     written, seconds = done(job, target, threads, quiet or json)
     measured = Reference(card, found.held_out).compare(open_card(Path(target)), kinds=found.kinds)
@@ -284,6 +304,23 @@ def within(
         return
     report(job, written, seconds, target, json, quiet, by_role=True)
     if not quiet:
-        print(*measured_lines(expected["expected_kl"], measured), sep="\n")
+        print(*measured_lines(expected["expected_kl"], measured), *speed_lines(expected), sep="\n")
     if budget.max_kl is not None and measured.divergence > budget.max_kl:
         note(f"the KL is above --max-kl {budget.max_kl:g} on the part of the text that nothing was chosen by")
+
+
+def chosen(job: Job, budget: Budget) -> dict[str, Any]:
+    """Return how many tensors have each format, the bytes of the file, and tokens a second on the budget's device."""
+    from collections import Counter
+
+    formats = {step.tensor.role: step.format for step in job.steps if len(step.tensor.shape) > 1}
+    found: dict[str, Any] = {
+        "formats": dict(Counter(each.name for each in formats.values())),
+        "file_bytes": job.layout()[0][0].length,
+    }
+    if budget.device is not None:
+        from rung.quantization.token_times import TokenTimes
+
+        rate = TokenTimes(job.card, budget.device).tokens_per_second(formats)
+        found |= {"device": budget.device.name, "tokens_per_second": rate}
+    return found
