@@ -19,8 +19,18 @@ from benchmarks.server.parts import Findings, Server, arguments, at_once, call, 
 
 COMPANY = 16
 _TEXTS = ("the model", "the memory is small and the GPU", "hello", "a kernel runs", "what is a plan?")
-#: Of an answer, what is not its own: names, times, and what others computed before.
-_APART = {"id", "created", "rung", "prompt_tokens_details", "cached_tokens", "timings", "tokens_cached", "cache_n"}
+#: Of an answer, what is not its own: names, its slot, times, and what others computed before.
+_APART = {
+    "id",
+    "created",
+    "rung",
+    "prompt_tokens_details",
+    "cached_tokens",
+    "timings",
+    "tokens_cached",
+    "cache_n",
+    "id_slot",
+}
 _OF_TIME = {"created_at", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration"}
 
 

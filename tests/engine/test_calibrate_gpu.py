@@ -50,7 +50,7 @@ def test_the_rungs_of_a_run_are_measured_where_torch_computes(small):
     device = replace(here, software=FrozenDict({k: v for k, v in here.software.items() if k != "numba"}))
     heard = []
     one = gpu.Round(device, 1, heard.append, ("q8_0", "nf4"), False, lambda measure: measure())
-    assert one.place == torch.device("cpu")
+    assert one.torch_device == torch.device("cpu")
     seconds = one.seconds()
     assert [*dict.fromkeys(heard)] == ["layers", "q8_0", "nf4", "f32", "context"]
     ran = one.binder.journal.report(FrozenDict(), FrozenDict()).rungs
@@ -88,7 +88,7 @@ def test_what_a_queue_of_tiny_products_takes_is_shared_among_them(small):
 def test_the_clock_stops_when_the_device_has_computed_everything(monkeypatch):
     """A launch that returns at once, and a second until it is computed; the first call does not count."""
     one, clock = object.__new__(gpu.Round), [0.0]
-    one.place, one.undisturbed = torch.device("cpu"), lambda measure: measure()
+    one.torch_device, one.undisturbed = torch.device("cpu"), lambda measure: measure()
     launches = iter([50.0, *[0.25] * 99])
 
     def wait(place: torch.device) -> None:

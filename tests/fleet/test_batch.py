@@ -11,6 +11,9 @@ import time
 
 import pytest
 
+pytest.importorskip("cryptography")
+pytest.importorskip("msgspec")
+
 from rung.core.errors import UsageError
 from rung.engine.batches.requests import Request
 from rung.fleet.messages import BatchRequest

@@ -120,4 +120,4 @@ def test_a_folder_has_a_limit(tmp_path):
 
 def test_without_the_option_slots_are_not_saved(server):
     status, answer = call(server, "/slots/0?action=save", {"filename": "x"})
-    assert (status, "--slot-save-path" in answer["error"]["message"]) == (501, True)
+    assert (status, "--slot-save-path" in answer["error"]["message"]) == (403, True)

@@ -38,7 +38,7 @@ async def show_slots(call: Call) -> Response:
 async def act_on_slot(call: Call) -> Response:
     """Save the content of a slot of the first model, restore or erase it, as ``action`` of the query says."""
     if not call.service.saves_slots:
-        raise ApiError(501, "Slots are not saved here; rung serve --slot-save-path DIR does.", code="not_supported")
+        raise ApiError(403, "Slots are not saved here; rung serve --slot-save-path DIR does.", code="not_supported")
     number, action = call.request.path_params["id_slot"], call.request.query_params.get("action")
     if not (number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
         raise ApiError(400, "The number of the slot is none.", param="id_slot", code="invalid_value")
