@@ -47,7 +47,7 @@ def serve(given: Sequence[str]) -> None:
     values = dict(zip(given, [*given[1:], ""], strict=True))
     encodes = any(word in f"{values.get('--hf-repo')} {values.get('--hf-file')}" for word in _ENCODERS)
     model = os.environ["RUNG_TEST_ENCODER"] if encodes else "demo"
-    command = [sys.executable, "-m", "rung", "serve", model]
+    command = [sys.executable, "-m", "rung", "serve", model, "--any-name"]  # llama-server looks at no name
     for theirs, ours in _OPTIONS.items():
         if theirs in values and not (encodes and theirs == "--parallel"):
             command += [ours, values[theirs]]

@@ -93,6 +93,13 @@ def test_models_of_the_store_are_loaded_by_name_in_all_three_apis(store, tmp_pat
         assert b"is in use" in refused.value.stderr
 
 
+def test_with_any_name_an_unknown_one_means_the_first_model(store, tmp_path):
+    with serving(tmp_path, str(FIXTURES / "llama-q4_0.gguf"), "--alias", "first", "--any-name") as server:
+        status, answer, _ = server.call("/v1/completions", {"model": "gpt-4o", "prompt": "the", "max_tokens": 6})
+        assert (status, answer["model"], answer["choices"][0]["text"]) == (200, "first", said("llama-q4_0.gguf"))
+        assert complete(server, "gemma") == said("gemma2-q4_0.gguf")  # which is in the store
+
+
 def test_a_model_that_cannot_be_loaded_costs_its_request_alone(store, tmp_path):
     with serving(tmp_path, "demo") as server:
         for _ in range(2):

@@ -60,7 +60,7 @@ class ModelPool:
     """Models by name. ``named`` are those of the command line; models of the store are loaded with ``options``.
 
     ``memory`` is the budget of all together, by default what is free. ``keep_alive`` in seconds is None where those of
-    the command line stay loaded.
+    the command line stay loaded. ``any_name``: a name that is not known means the first model.
     """
 
     named: Mapping[str, Load] = field(default_factory=dict)
@@ -69,6 +69,7 @@ class ModelPool:
     keep_alive: float | None = None
     on_note: Callable[[str], None] = lambda text: None
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None
+    any_name: bool = False
 
     def __post_init__(self) -> None:
         self._reserving, self._lock = asyncio.Lock(), asyncio.Lock()
@@ -96,6 +97,8 @@ class ModelPool:
         for each in (name, name.removesuffix(":latest")):
             if (engine := self.engines.get(each)) is not None or (engine := self._of_store(each)) is not None:
                 return engine
+        if self.any_name:
+            return self.find(None)
         names = [each.name for each in self.listed()]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ApiError(

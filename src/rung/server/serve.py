@@ -43,7 +43,7 @@ class Settings:
     model of the store (None: requests name no other); ``memory`` and ``keep_alive`` as in ``ModelPool``; ``drain``
     seconds after SIGTERM answers are cut. ``tls_cert`` is the file of a certificate (PEM) that makes it HTTPS,
     ``tls_key`` that of its private key, if it is not in the same. ``allow_pull``: clients may pull and delete models of
-    the store; ``saves_slots``: they may save and restore slots."""
+    the store; ``saves_slots``: they may save and restore slots. ``any_name``: an unknown name means the first model."""
 
     models: dict[str, Load]
     options: dict[str, Any] | None = None
@@ -61,6 +61,7 @@ class Settings:
     tls_key: str | None = None
     allow_pull: bool = False
     saves_slots: bool = False
+    any_name: bool = False
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -166,7 +167,7 @@ def serve(
 
         if pool is None:
             options = settings.options, settings.memory, settings.keep_alive
-            pool = ModelPool(settings.models, *options, on_note, on_progress)
+            pool = ModelPool(settings.models, *options, on_note, on_progress, settings.any_name)
         asyncio.run(_serve(settings, keys, listener, pool, on_ready))
 
 

@@ -67,6 +67,10 @@ def serve(
     alias: Annotated[
         str | None, typer.Option("--alias", help="Name that clients call the model by.", show_default=False)
     ] = None,
+    any_name: Annotated[
+        bool,
+        typer.Option("--any-name", help="Answer requests that name an unknown model with the first one."),
+    ] = False,
     system: Annotated[
         str | None,
         typer.Option("--system", help="System prompt of conversations that have none.", show_default=False),
@@ -140,6 +144,7 @@ def serve(
         tls_key=tls_key,
         allow_pull=allow_pull,
         saves_slots=bool(slot_save_path),
+        any_name=any_name,
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
