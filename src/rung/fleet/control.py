@@ -98,8 +98,8 @@ class Control:
 
     def _check_token(self, request: Request) -> None:
         """Raise ``UsageError`` for a request without Ray's token."""
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._folder.token.encode()):
+        token = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(token, self._folder.token.encode()):
             raise UsageError("The token of the fleet is missing or wrong.", code="fleet-token")
 
     async def _join(self, request: Request) -> Invitation:
@@ -115,11 +115,11 @@ class Control:
         authority, key = self._folder.read(files.AUTHORITY), self._folder.read(files.AUTHORITY_KEY)
         name, address = node.name_of(body.report.name), body.report.address
         try:
-            made = certificates.sign(authority, key, body.wanted.encode(), name, address)
+            certificate = certificates.sign(authority, key, body.wanted.encode(), name, address)
         except ValueError as error:
             raise UsageError(f"The request to join makes no sense: {error}", code="fleet-token") from error
         self._fleet.enter(body.report)
-        return Invitation(authority.decode(), made.decode(), self._folder.token, self._ray)
+        return Invitation(authority.decode(), certificate.decode(), self._folder.token, self._ray)
 
     async def _rejoin(self, request: Request) -> Text:
         report = await read_json(request, NodeReport)

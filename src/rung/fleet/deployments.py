@@ -68,7 +68,7 @@ class Deployment:
 
     def start(self) -> None:
         """Have each node of the class run a replica, now and later."""
-        made = serve.deployment(
+        deployment = serve.deployment(
             Replica,
             name=self.name,
             num_replicas="auto",
@@ -87,7 +87,7 @@ class Deployment:
             ray_actor_options={"num_cpus": 0, "label_selector": {CLASS_LABEL: self.device_class}},
             request_router_config=RequestRouterConfig(request_router_class=ByNode),
         )
-        bound = made.bind(self.model, msgspec.msgpack.encode(self._load), self._files, self._source)
+        bound = deployment.bind(self.model, msgspec.msgpack.encode(self._load), self._files, self._source)
         target = serve.RunTarget(bound, name=self.name, route_prefix=None)
         (self._handle,) = serve.run_many([target], wait_for_applications_running=False)
 
@@ -104,10 +104,10 @@ class Deployment:
         data = await self._call("ask", None, msgspec.msgpack.encode(question), node=node)
         return protocol.read_from_engine(data[protocol.HEADER :])
 
-    async def _call(self, method: str, seconds: float | None, *given: bytes, node: str) -> bytes:
+    async def _call(self, method: str, seconds: float | None, *arguments: bytes, node: str) -> bytes:
         try:
             async with asyncio.timeout(seconds):
-                found: bytes = await getattr(self._handle, method).remote(*given, node=node)
+                found: bytes = await getattr(self._handle, method).remote(*arguments, node=node)
                 return found
         except (RayError, RayServeException, TimeoutError, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
@@ -131,7 +131,7 @@ class Deployment:
                 stream.cancel()
 
 
-def actor_on(node: str, kind: type, *given: Any) -> ActorHandle:
+def actor_on(node: str, kind: type, *arguments: Any) -> ActorHandle:
     """Return an actor on a node of Ray."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(kind).remote(*given)
+    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(kind).remote(*arguments)

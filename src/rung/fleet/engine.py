@@ -30,7 +30,7 @@ _FIRST_TOKENS, _NEW_SHARE = 256, 0.1
 _OF_NODE = frozenset({500, 503})
 
 
-class _Place:
+class _ReplicaOnNode:
     """A node that computes this model: its deployment, its name, and what its answers' bytes depend on."""
 
     def __init__(self, deployment: Deployment, name: str, state: ReplicaState) -> None:
@@ -56,7 +56,7 @@ class FleetEngine:
         self.failed: Failed | None = None
         self.adapters: dict[int, float] | None = None
         self.router = Router()
-        self._places: dict[str, _Place] = {}
+        self._replicas: dict[str, _ReplicaOnNode] = {}
         self._ids = itertools.count(1)
         self._begun: dict[int, asyncio.Future[Node]] = {}
         self._change = asyncio.Event()
@@ -66,15 +66,15 @@ class FleetEngine:
 
     def set_node(self, deployment: Deployment, node: str, name: str, state: ReplicaState) -> None:
         """Note what the replica on a node says of itself."""
-        self.failed = state.failed if not self._places else None
-        known = self._places.get(node)
+        self.failed = state.failed if not self._replicas else None
+        known = self._replicas.get(node)
         if state.model is None or state.rates is None:
             self.lose(node)
             return
         if known is not None and known.state.process == state.process:
             return
         self.lose(node)
-        self._places[node] = _Place(deployment, name, state)
+        self._replicas[node] = _ReplicaOnNode(deployment, name, state)
         self.failed = None
         self.router.add(Node(node, state.model.parallel, Rates(**msgspec.structs.asdict(state.rates))))
         room = f"{state.model.parallel} answers at once, context {state.model.context:,}"
@@ -84,27 +84,27 @@ class FleetEngine:
     def lose(self, node: str) -> None:
         """Note that a node does not compute any more; what it computed goes on elsewhere."""
         self.router.remove(node)
-        if (place := self._places.pop(node, None)) is not None:
-            self._on_note(f"{place.name} is lost for {self.name}.")
-            place.lost.set()
+        if (replica := self._replicas.pop(node, None)) is not None:
+            self._on_note(f"{replica.name} is lost for {self.name}.")
+            replica.lost.set()
             self._changed()
 
     async def drain(self, node: str) -> None:
         """Give a node nothing more, and return when its answers have ended."""
         if (known := self.router.nodes.get(node)) is not None:
             known.is_draining = True
-            while known.running and node in self._places:
+            while known.running and node in self._replicas:
                 await self._change.wait()
             self.lose(node)
 
     def status_on(self, node: str, state: ReplicaState | None) -> ModelStatus:
         """Return how this model is on a node."""
-        known, place = self.router.nodes.get(node), self._places.get(node)
-        if known is None or place is None:
+        known, replica = self.router.nodes.get(node), self._replicas.get(node)
+        if known is None or replica is None:
             failed = None if state is None else state.failed
             return ModelStatus(self.name, "loading" if failed is None else failed.cause)
-        running, model = sum(job.answers for job in known.running.values()), place.model
-        facts = model.format, model.memory, model.context, known.slots, running, place.state.rates
+        running, model = sum(job.answers for job in known.running.values()), replica.model
+        facts = model.format, model.memory, model.context, known.slots, running, replica.state.rates
         return ModelStatus(self.name, "leaving" if known.is_draining else "ready", *facts, known.speed)
 
     def _changed(self) -> None:
@@ -121,10 +121,12 @@ class FleetEngine:
     @property
     def model(self) -> ModelInfo | None:
         """Return the model, with the answers that all nodes compute at once."""
-        models = [place.model for place in self._places.values()]
+        models = [replica.model for replica in self._replicas.values()]
         if not models:
             return None
-        devices = list(dict.fromkeys(f"{each.name}:{d}" for each in self._places.values() for d in each.model.devices))
+        devices = list(
+            dict.fromkeys(f"{each.name}:{d}" for each in self._replicas.values() for d in each.model.devices)
+        )
         together = {"parallel": sum(each.parallel for each in models), "memory": sum(each.memory for each in models)}
         context = min(each.context for each in models)
         return msgspec.structs.replace(models[0], devices=devices, context=context, **together)
@@ -137,12 +139,12 @@ class FleetEngine:
     @property
     def memory(self) -> Mapping[str, int]:
         """Return the most bytes that it takes, by node."""
-        return {place.name: place.model.memory for place in self._places.values()}
+        return {replica.name: replica.model.memory for replica in self._replicas.values()}
 
     @property
     def is_ready(self) -> bool:
         """Return whether a node computes it."""
-        return bool(self._places)
+        return bool(self._replicas)
 
     @property
     def is_loaded(self) -> bool:
@@ -152,7 +154,7 @@ class FleetEngine:
     @property
     def is_starting(self) -> bool:
         """Return whether no node computes it yet."""
-        return not self._places
+        return not self._replicas
 
     @property
     def expires(self) -> float | None:
@@ -182,13 +184,13 @@ class FleetEngine:
         """Return the answer to a question, of any node. Raises ``ApiError``."""
         for _ in range(_MOST_LOST):
             await self.wait_ready()
-            place = next(iter(self._places.values()), None)
-            if place is None:
+            replica = next(iter(self._replicas.values()), None)
+            if replica is None:
                 continue
             try:
-                found = await place.deployment.ask(question, place.state.node)
+                found = await replica.deployment.ask(question, replica.state.node)
             except NodeLost:
-                self.lose(place.state.node)
+                self.lose(replica.state.node)
                 continue
             if isinstance(found, Failed):
                 raise ApiError.of_failure(found)
@@ -202,22 +204,22 @@ class FleetEngine:
         request.id = next(self._ids)
         replay = Replay(with_seed(request))
         job = self._job(request)
-        before: _Place | None = None
+        before: _ReplicaOnNode | None = None
         while not replay.is_over:
-            place = await self._place(job)
-            if before is not None and before.bytes_of != place.bytes_of:
+            replica = await self._choose_replica(job)
+            if before is not None and before.bytes_of != replica.bytes_of:
                 replay.step_down()
-            before = place
+            before = replica
             try:
-                async with aclosing(self._events(place, replay, job)) as events:
+                async with aclosing(self._events(replica, replay, job)) as events:
                     async for event in events:
                         yield event
             except NodeLost:
-                job.lost_on.add(place.state.node)
+                job.lost_on.add(replica.state.node)
                 if len(job.lost_on) > _MOST_LOST:
                     raise ApiError(503, "Each node was lost that computed this.", code="engine_ended") from None
             finally:
-                self._end(place, job)
+                self._end(replica, job)
 
     def _job(self, request: Generate) -> Job:
         """Return a request as the router knows it."""
@@ -228,7 +230,7 @@ class FleetEngine:
             request.id, request.owner, max(len(text) // CHARACTERS, 1), tokens, request.answers, pieces=pieces_of(text)
         )
 
-    async def _place(self, job: Job) -> _Place:
+    async def _choose_replica(self, job: Job) -> _ReplicaOnNode:
         """Return the node where a request begins now. Raises ``ApiError`` where none is there for a while."""
         while True:
             begun = self._begun[job.number] = asyncio.get_running_loop().create_future()
@@ -237,55 +239,55 @@ class FleetEngine:
                 self._changed()
                 while not begun.done():
                     await asyncio.wait({begun}, timeout=_NODE_SECONDS)
-                    if not begun.done() and not self._places:
+                    if not begun.done() and not self._replicas:
                         raise ApiError(503, f"No node has {self.name}.", code="model_loading", retry_after=10)
                 node = begun.result()
             finally:
                 if not begun.done() or begun.cancelled():
                     self._begun.pop(job.number, None)
                     self.router.withdraw(job)
-            if (place := self._places.get(node.name)) is not None:
-                return place
+            if (replica := self._replicas.get(node.name)) is not None:
+                return replica
 
-    def _end(self, place: _Place, job: Job) -> None:
+    def _end(self, replica: _ReplicaOnNode, job: Job) -> None:
         """Note that a node computes a request no longer."""
-        if (node := self.router.nodes.get(place.state.node)) is not None:
+        if (node := self.router.nodes.get(replica.state.node)) is not None:
             node.end(job, time.monotonic())
         self._changed()
 
-    async def _events(self, place: _Place, replay: Replay, job: Job) -> AsyncGenerator[Event]:
+    async def _events(self, replica: _ReplicaOnNode, replay: Replay, job: Job) -> AsyncGenerator[Event]:
         """Yield what a node adds to a request until it is over. Raises ``ApiError``, and ``NodeLost``."""
-        async with aclosing(place.deployment.generate(replay.go_on(), place.state.node)) as found:
-            while (event := await self._next(found, place)) is not None:
+        async with aclosing(replica.deployment.generate(replay.go_on(), replica.state.node)) as found:
+            while (event := await self._next(found, replica)) is not None:
                 if isinstance(event, Failed):
                     if event.status in _OF_NODE and not event.code.startswith("context"):
-                        raise NodeLost(place.name)
+                        raise NodeLost(replica.name)
                     raise ApiError.of_failure(event)
                 if isinstance(event, Started):
                     if replay.begin():
                         yield event
                 elif isinstance(event, Step):
                     for delta in event.deltas:
-                        self._note_tokens(place, job, len(delta.tokens))
+                        self._note_tokens(replica, job, len(delta.tokens))
                         replay.add(delta)
                         yield delta
                 elif isinstance(event, Finished):
                     replay.end(event)
-                    event.report["node"] = place.name
+                    event.report["node"] = replica.name
                     self._tokens += _NEW_SHARE * (event.completion_tokens - self._tokens)
                     yield event
 
-    async def _next(self, found: AsyncGenerator[Any], place: _Place) -> Any:
+    async def _next(self, found: AsyncGenerator[Any], replica: _ReplicaOnNode) -> Any:
         """Return the next event, None at the end. Raises ``NodeLost``, also where others found out."""
         event = asyncio.ensure_future(anext(found, None))
-        lost = asyncio.ensure_future(place.lost.wait())
+        lost = asyncio.ensure_future(replica.lost.wait())
         try:
             await asyncio.wait({event, lost}, return_when=asyncio.FIRST_COMPLETED)
             if event.done():
                 return event.result()
-            raise NodeLost(place.name)
+            raise NodeLost(replica.name)
         except NodeLost:
-            self.lose(place.state.node)
+            self.lose(replica.state.node)
             raise
         finally:
             lost.cancel()
@@ -293,6 +295,6 @@ class FleetEngine:
                 event.cancel()
                 await asyncio.wait({event})
 
-    def _note_tokens(self, place: _Place, job: Job, tokens: int) -> None:
-        if (node := self.router.nodes.get(place.state.node)) is not None:
+    def _note_tokens(self, replica: _ReplicaOnNode, job: Job, tokens: int) -> None:
+        if (node := self.router.nodes.get(replica.state.node)) is not None:
             node.add(job, tokens, time.monotonic())

@@ -72,10 +72,10 @@ def read(path: Path) -> list[Kind]:
     """Return the nodes of a TOML file: ``[[nodes]]`` with ``device``, ``count`` and ``name``. Raises ``UsageError``."""
     example = ['[[nodes]]\ndevice = "rtx 3060"\ncount = 2']
     try:
-        given = tomllib.loads(read_text(path, ["a TOML file with [[nodes]]"]))
+        document = tomllib.loads(read_text(path, ["a TOML file with [[nodes]]"]))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is no TOML: {error}", (), example) from error
-    rows = given.get("nodes")
+    rows = document.get("nodes")
     if not isinstance(rows, list) or not rows:
         raise UsageError(f"{path} names no nodes.", (), example)
     kinds = [_kind(row, f"{path}, nodes {number}") for number, row in enumerate(rows, 1)]

@@ -47,8 +47,8 @@ def make_keys(folder: Folder, name: str, address: str) -> bool:
         authority_key = certificates.new_key()
         authority = certificates.new_authority(authority_key)
         token = secrets.token_hex(_TOKEN_BYTES).encode()
-    made = certificates.sign(authority, authority_key, certificates.request(key, name), name, address)
-    written = {files.AUTHORITY: authority, files.AUTHORITY_KEY: authority_key, files.CERTIFICATE: made}
+    certificate = certificates.sign(authority, authority_key, certificates.request(key, name), name, address)
+    written = {files.AUTHORITY: authority, files.AUTHORITY_KEY: authority_key, files.CERTIFICATE: certificate}
     for each, data in {**written, files.KEY: key, files.TOKEN: token}.items():
         folder.write(each, data)
     return is_kept

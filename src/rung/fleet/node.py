@@ -62,13 +62,13 @@ def check_versions(ours: Versions, theirs: Versions) -> None:
         )
 
 
-def name_of(given: str | None) -> str:
+def name_of(name: str | None) -> str:
     """Return the name of a node: as given, else that of the machine. Raises ``UsageError`` for one that Ray refuses."""
-    if given is None:
+    if name is None:
         return _UNFIT.sub("-", socket.gethostname())[:_MOST_NAME].strip("-.") or "node"
-    if _UNFIT.search(given) or not given or len(given) > _MOST_NAME:
-        raise UsageError(f"--name {given}: letters, digits, - . _ and at most {_MOST_NAME} of them.")
-    return given
+    if _UNFIT.search(name) or not name or len(name) > _MOST_NAME:
+        raise UsageError(f"--name {name}: letters, digits, - . _ and at most {_MOST_NAME} of them.")
+    return name
 
 
 def class_of(devices: tuple[Device, ...]) -> str:
@@ -106,39 +106,46 @@ def join(
     with control_client.connected(head, fingerprint_of(token)) as client:
         own, control = address or client.own_address, client.address
         ray_node.free_port(own)
-        said = report(named, own)
+        node_report = report(named, own)
         key = certificates.new_key()
-        wanted = certificates.request(key, named).decode()
-        invitation = client.call("/join", JoinRequest(token.strip(), mine, said, wanted), Invitation)
+        certificate_request = certificates.request(key, named).decode()
+        invitation = client.call(
+            "/join", JoinRequest(token.strip(), mine, node_report, certificate_request), Invitation
+        )
     folder.write(files.AUTHORITY, invitation.authority.encode())
     folder.write(files.CERTIFICATE, invitation.certificate.encode())
     folder.write(files.KEY, key)
     folder.write(files.TOKEN, invitation.token.encode())
     member = Member(name=named, address=own, process=os.getpid(), control=control, ray=invitation.ray)
-    _stay(folder, member, said, head, on_note, ended)
+    _stay(folder, member, node_report, head, on_note, ended)
 
 
 def _stay(
-    folder: Folder, member: Member, said: NodeReport, head: str, on_note: Callable[[str], None], ended: threading.Event
+    folder: Folder,
+    member: Member,
+    node_report: NodeReport,
+    head: str,
+    on_note: Callable[[str], None],
+    ended: threading.Event,
 ) -> None:
     """Be a node until ``ended`` is set or the head ends the fleet. Where the head is gone without a word, or this
     machine was cut off, come back when the head is there. Raises ``RungError``."""
-    running = ray_node.RayNode(folder, member.name, member.address, labels(said))
+    running = ray_node.RayNode(folder, member.name, member.address, labels(node_report))
     try:
         folder.enter(member)
         running.start(member.ray)
-        on_note(f"{member.name} is in the fleet of {head}: {said.device_class}")
+        on_note(f"{member.name} is in the fleet of {head}: {node_report.device_class}")
         watch = _Watch(folder)
         while not (ended.wait(0.2) or watch.has_ended):
             if running.is_running and not watch.is_gone:
                 continue
-            if (ray := _come_back(folder, said, watch, on_note, ended)) is None:
+            if (ray := _come_back(folder, node_report, watch, on_note, ended)) is None:
                 break
             if ray != member.ray or not running.is_running:
                 running.stop()
                 member = msgspec.structs.replace(member, ray=ray)
                 folder.enter(member)
-                running = ray_node.RayNode(folder, member.name, member.address, labels(said))
+                running = ray_node.RayNode(folder, member.name, member.address, labels(node_report))
                 running.start(ray)
             on_note(f"{member.name} is back in the fleet of {head}.")
             watch = _Watch(folder)
@@ -169,14 +176,14 @@ class _Watch:
 
 
 def _come_back(
-    folder: Folder, said: NodeReport, watch: _Watch, on_note: Callable[[str], None], ended: threading.Event
+    folder: Folder, node_report: NodeReport, watch: _Watch, on_note: Callable[[str], None], ended: threading.Event
 ) -> str | None:
     """Return Ray's address once a head is there, None where none comes or this machine is to leave."""
-    on_note(f"The head does not answer; {said.name} waits for it.")
+    on_note(f"The head does not answer; {node_report.name} waits for it.")
     until = time.monotonic() + _AWAY_SECONDS
     while time.monotonic() < until and not watch.has_ended:
         try:
-            return control_client.of_member(folder).rejoin(said)
+            return control_client.of_member(folder).rejoin(node_report)
         except RungError:
             if ended.wait(_RETRY_SECONDS):
                 return None

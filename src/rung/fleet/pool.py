@@ -47,7 +47,7 @@ class FleetPool:
         self._leaving: set[str] = set()
         self._deployments: dict[tuple[str, str], Deployment] = {}
         self._states: dict[tuple[str, str], ReplicaState] = {}
-        self._heard: dict[tuple[str, str], float] = {}
+        self._last_seen: dict[tuple[str, str], float] = {}
         self._nodes: dict[str, Any] = {}
         self._files: dict[str, list[weights.ModelFile]] = {}
         self._source: Any = None
@@ -142,8 +142,8 @@ class FleetPool:
             for device_class in {self._class_of(node) for node in self._nodes} - {""}:
                 key = model, device_class
                 if key not in self._deployments:
-                    given = load, self._files[model], self._source
-                    self._deployments[key] = Deployment(model, device_class, *given)
+                    arguments = load, self._files[model], self._source
+                    self._deployments[key] = Deployment(model, device_class, *arguments)
                     self._deployments[key].start()
 
     async def _look_at(self, node: str) -> None:
@@ -155,10 +155,10 @@ class FleetPool:
             try:
                 state = self._states[key] = await deployment.state(node, _STATE_SECONDS)
             except NodeLost:
-                if time.monotonic() - self._heard.get(key, 0.0) > _SILENT_SECONDS:
+                if time.monotonic() - self._last_seen.get(key, 0.0) > _SILENT_SECONDS:
                     engine.lose(node)
                 continue
-            self._heard[key] = time.monotonic()
+            self._last_seen[key] = time.monotonic()
             engine.set_node(deployment, node, self._name_of(node), state)
 
     def _lose(self, node: str) -> None:

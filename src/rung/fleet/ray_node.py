@@ -109,22 +109,22 @@ class RayNode:
         command += [f"--labels={labels}"] if labels else []
         command += [f"--object-store-memory={_OBJECT_STORE}", f"--temp-dir={self._temporary}"]
         command += ["--num-gpus=0", "--disable-usage-stats", "--include-log-monitor=false"]
-        self._said = self._temporary / "said"
-        with open(self._said, "wb") as said:
+        self._log = self._temporary / "said"
+        with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # signals of the terminal are for this process, which ends Ray
                 env={**os.environ, **environment(self._folder)},
             )
         until = time.monotonic() + _START_SECONDS
-        while b"runtime started" not in self._said.read_bytes():
+        while b"runtime started" not in self._log.read_bytes():
             if self._process.poll() is not None or time.monotonic() > until:
-                said_last = self._said.read_text("utf-8", "replace").strip().splitlines()[-4:]
+                last_lines = self._log.read_text("utf-8", "replace").strip().splitlines()[-4:]
                 self.stop()
-                raise RungError("Ray has not started.", said_last, code="fleet-ray")
+                raise RungError("Ray has not started.", last_lines, code="fleet-ray")
             time.sleep(0.05)
 
     @property

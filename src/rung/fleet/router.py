@@ -237,4 +237,4 @@ class Router:
 
     def positions(self) -> dict[int, int]:
         """Return how many requests come before each that waits, by number."""
-        return {job.number: place for place, job in enumerate(self._in_turn(), 1)}
+        return {job.number: position for position, job in enumerate(self._in_turn(), 1)}

@@ -66,11 +66,11 @@ async def fetch(files: Sequence[ModelFile], source: Any) -> Path:
         first = Path(files[0].path)
     else:
         digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
-        place = MODELS.read() / "fleet" / digest
-        place.mkdir(parents=True, exist_ok=True)
+        target = MODELS.read() / "fleet" / digest
+        target.mkdir(parents=True, exist_ok=True)
         for file in files:
-            await _fetch_file(file, place / file.name, source)
-        first = place / files[0].name
+            await _fetch_file(file, target / file.name, source)
+        first = target / files[0].name
     return first.parent if (first.parent / "config.json").exists() and len(files) > 1 else first
 
 

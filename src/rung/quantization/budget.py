@@ -135,12 +135,12 @@ def _tried(tensor: Tensor, reader: Reader, rounder: Rounder, usable: Iterable[Fo
     rows = sensitivity.sample(_ROWS)
     weights = np.concatenate([formats.decode(stored, slice(row, row + 1)) for row in rows])
     raw = Encoded(formats.get("f32"), weights.shape, {"data": weights.view(np.uint8)})
-    made = []
+    tried = []
     for fmt in usable:
         change = formats.decode(rounder.encode(tensor.role, raw, fmt, tensor.name)) - weights
         expected = sensitivity.sampled(change, rows)
-        made.append(Option(fmt, fmt.bytes(tensor.shape), expected))
-    return tuple(made)
+        tried.append(Option(fmt, fmt.bytes(tensor.shape), expected))
+    return tuple(tried)
 
 
 def corrected(
@@ -161,14 +161,14 @@ def corrected(
     factors = dict.fromkeys(kinds, 1.0)
     beginnings = windows[:, : max(2, _TOKENS // len(windows))]
     CACHE.read().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE.read(), prefix="rounded-") as place:
+    with tempfile.TemporaryDirectory(dir=CACHE.read(), prefix="rounded-") as folder:
         reference = Reference(card, beginnings)
         for number, kind in enumerate(kinds):
             progress(f"a pass with {kind} rounded", number, len(kinds) + 1)
             chosen = {role: option for role, option in tried.items() if kind_of(role) == kind}
-            factors[kind] = _factor(reference, rounded(card, rounder, _formats(chosen), Path(place)), chosen, factors)
+            factors[kind] = _factor(reference, rounded(card, rounder, _formats(chosen), Path(folder)), chosen, factors)
         progress("a pass with all rounded", len(kinds), len(kinds) + 1)
-        override = rounded(card, rounder, _formats(tried), Path(place))
+        override = rounded(card, rounder, _formats(tried), Path(folder))
         together = _factor(Reference(card, windows), override, tried, factors) if tried else 1.0
     return {
         role: tuple(
@@ -182,9 +182,9 @@ def _tried_at(options: Mapping[str, tuple[Option, ...]], kind: str) -> dict[str,
     """Return an option of each tensor of a kind, at the same place in their lists: together near ``_TRIED``."""
     of_kind = {role: each for role, each in options.items() if kind_of(role) == kind}
     count = min(len(each) for each in of_kind.values())
-    sums = [sum(each[place].divergence for each in of_kind.values()) for place in range(count)]
-    place = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
-    return {role: each[place] for role, each in of_kind.items()}
+    sums = [sum(each[index].divergence for each in of_kind.values()) for index in range(count)]
+    index = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
+    return {role: each[index] for role, each in of_kind.items()}
 
 
 def _formats(chosen: Mapping[str, Option]) -> dict[str, Format]:
@@ -214,10 +214,10 @@ def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format], kep
         fmt, path = chosen[role], kept / f"{role}.{chosen[role].name}.npy"
         if not path.exists():
             with Reader(card) as reader:
-                made = rounder.encode(role, reader.read(by_role[role]), fmt, role)
-            if made.format != fmt or set(made.parts) != {"data"}:
-                return formats.decode(made)
-            np.save(path, made.parts["data"])
+                encoded = rounder.encode(role, reader.read(by_role[role]), fmt, role)
+            if encoded.format != fmt or set(encoded.parts) != {"data"}:
+                return formats.decode(encoded)
+            np.save(path, encoded.parts["data"])
         rows, columns = by_role[role].shape
         return formats.decode(Encoded(fmt, (rows, columns), {"data": np.load(path)}))
 
@@ -248,9 +248,9 @@ def choose(
     """
     hulls = {role: hull(listed, cost) for role, listed in options.items()}
     steps = sorted(
-        (-_gain(before, after, cost), role, place)
+        (-_gain(before, after, cost), role, index)
         for role, found in hulls.items()
-        for place, (before, after) in enumerate(pairwise(found))
+        for index, (before, after) in enumerate(pairwise(found))
     )
     at = dict.fromkeys(hulls, 0)
     size, divergence = (sum(getattr(found[0], name) for found in hulls.values()) for name in ("bytes", "divergence"))
@@ -261,13 +261,13 @@ def choose(
             ["--max-kl 0.1   # the smallest file that is good enough"],
             code="value-out-of-range",
         )
-    for _, role, place in steps:
+    for _, role, index in steps:
         if most_divergence is not None and divergence <= most_divergence:
             break
-        before, after = hulls[role][place : place + 2]
-        if at[role] != place or (most_bytes is not None and size + after.bytes - before.bytes > most_bytes):
+        before, after = hulls[role][index : index + 2]
+        if at[role] != index or (most_bytes is not None and size + after.bytes - before.bytes > most_bytes):
             continue
-        at[role] = place + 1
+        at[role] = index + 1
         size += after.bytes - before.bytes
         divergence += after.divergence - before.divergence
     if most_divergence is not None and divergence > most_divergence:
@@ -277,7 +277,7 @@ def choose(
             [f"--max-kl {divergence * 1.2:.2g}", "rung convert MODEL DST --format bf16"],
             code="value-out-of-range",
         )
-    return Choice({role: hulls[role][place].format for role, place in at.items()}, size, divergence)
+    return Choice({role: hulls[role][index].format for role, index in at.items()}, size, divergence)
 
 
 def hull(listed: Sequence[Option], cost: Cost = "bytes") -> tuple[Option, ...]:

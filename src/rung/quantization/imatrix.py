@@ -44,7 +44,7 @@ def write(path: Path, moments: Mapping[str, Floats], tokens: int, length: int, s
 
 
 def _as_gguf(moments: Mapping[str, Floats], tokens: int, length: int, source: str) -> bytes:
-    said = {
+    metadata = {
         "general.type": "imatrix",
         "imatrix.datasets": [source],
         "imatrix.chunk_count": tokens // length,
@@ -54,23 +54,23 @@ def _as_gguf(moments: Mapping[str, Floats], tokens: int, length: int, source: st
     for name, values in moments.items():
         arrays[name + _SUMS] = (values * np.float32(tokens)).reshape(1, -1)
         arrays[name + _COUNTS] = np.full((1, 1), tokens, np.float32)
-    pairs = [gguf_write.pair(key, value) for key, value in said.items()]
+    pairs = [gguf_write.pair(key, value) for key, value in metadata.items()]
     head, places = gguf_write.head(pairs, [(name, array.shape, f32) for name, array in arrays.items()])
-    made = bytearray(head)
-    for place, array in zip(places, arrays.values(), strict=True):
-        made += bytes(place - len(made)) + array.astype("<f4").tobytes()
-    return bytes(made) + bytes(-len(made) % gguf_write.ALIGNMENT)
+    content = bytearray(head)
+    for offset, array in zip(places, arrays.values(), strict=True):
+        content += bytes(offset - len(content)) + array.astype("<f4").tobytes()
+    return bytes(content) + bytes(-len(content) % gguf_write.ALIGNMENT)
 
 
 def _as_dat(moments: Mapping[str, Floats], tokens: int, length: int, source: str) -> bytes:
     calls = max(tokens // length, 1)
-    made = struct.pack("<i", len(moments))
+    content = struct.pack("<i", len(moments))
     for name, values in moments.items():
         text = name.encode()
-        made += struct.pack("<i", len(text)) + text + struct.pack("<ii", calls, len(values))
-        made += (values * np.float32(calls)).astype("<f4").tobytes()
+        content += struct.pack("<i", len(text)) + text + struct.pack("<ii", calls, len(values))
+        content += (values * np.float32(calls)).astype("<f4").tobytes()
     text = source.encode()
-    return made + struct.pack("<ii", calls, len(text)) + text
+    return content + struct.pack("<ii", calls, len(text)) + text
 
 
 def by_role(found: Mapping[str, Floats], names: Mapping[str, str], columns: Mapping[str, int]) -> dict[str, Floats]:

@@ -145,16 +145,16 @@ class Network:
 
 def logits(shape: Decoder, states: Tensor, head: Tensor) -> Tensor:
     """Return logits [T, vocabulary] of states [T, hidden] after the final norm and the matrix of the head."""
-    made = states @ head.T
+    scores = states @ head.T
     softcap = shape.logit_softcap
-    return made if softcap is None else torch.tanh(made / softcap) * softcap
+    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
 
 
 def _mask(length: int, window: int | None) -> Tensor:
     """Return which positions [L, L] each position sees."""
-    place = torch.arange(length)
-    seen = place[None] <= place[:, None]
-    return seen if window is None else seen & (place[None] > place[:, None] - window)
+    positions = torch.arange(length)
+    visible = positions[None] <= positions[:, None]
+    return visible if window is None else visible & (positions[None] > positions[:, None] - window)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

@@ -131,16 +131,16 @@ def gather(
         )
     digest = hashlib.sha256(f"{_VERSION} {state_of(map(Path, card.files))}".encode())
     digest.update(windows.numpy().tobytes())
-    place: Path = CACHE.read() / "statistics" / digest.hexdigest()[:24]
-    if not (place / "about.json").exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix="part-") as whole, fast_products():
+    folder: Path = CACHE.read() / "statistics" / digest.hexdigest()[:24]
+    if not (folder / "about.json").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="part-") as whole, fast_products():
             part = Path(whole, "done")
             part.mkdir()
             _Pass(card, windows, part, progress).run()
             (part / "about.json").write_text(json.dumps({"tokens": windows.numel(), "model": card.name}))
-            part.replace(place)
-    return Statistics(place)
+            part.replace(folder)
+    return Statistics(folder)
 
 
 @contextmanager
@@ -167,10 +167,10 @@ class _Pass:
 
     def run(self) -> None:
         """Write the statistics of every matrix."""
-        with Reader(self.card) as reader, tempfile.TemporaryDirectory(dir=self.folder.parent) as place:
+        with Reader(self.card) as reader, tempfile.TemporaryDirectory(dir=self.folder.parent) as temporary:
             network = Network(self.card, reader, self.windows.shape[1])
             shape = (len(self.card.decoder.layers) + 1, *self.windows.shape, self.card.decoder.hidden)
-            states = torch.from_numpy(np.memmap(Path(place, "states"), np.float32, "w+", shape=shape))
+            states = torch.from_numpy(np.memmap(Path(temporary, "states"), np.float32, "w+", shape=shape))
             with torch.no_grad():
                 states[0] = network.embed(self.windows)
                 for layer in network.layers():
@@ -198,11 +198,11 @@ class _Pass:
         for first in range(0, len(flat), _LOGITS):
             hidden = flat[first : first + _LOGITS].clone().requires_grad_(True)
             x = network.norm(hidden, norm)
-            made = logits(self.card.decoder, x, head)
-            _check(made, network.head_role)
-            p = made.detach().softmax(dim=1)
+            scores = logits(self.card.decoder, x, head)
+            _check(scores, network.head_role)
+            p = scores.detach().softmax(dim=1)
             drawn = torch.multinomial(p, 1, generator=generator)
-            surprise = -made.log_softmax(dim=1).gather(1, drawn).sum()
+            surprise = -scores.log_softmax(dim=1).gather(1, drawn).sum()
             (out[first : first + _LOGITS],) = torch.autograd.grad(surprise, hidden)
             found.add(x.detach(), p * (1 - p))
         found.write(self.folder, network.head_role)
@@ -215,8 +215,8 @@ class _Pass:
         for part in self._batches():
             hidden = states[part].clone().requires_grad_(True)
             record = _Record()
-            made = network.forward(layer, hidden, record)
-            gradients = torch.autograd.grad(made, [hidden, *(y for _, _, y in record.linears)], gradient[part])
+            outputs = network.forward(layer, hidden, record)
+            gradients = torch.autograd.grad(outputs, [hidden, *(y for _, _, y in record.linears)], gradient[part])
             before[part] = gradients[0]
             for (role, x, y), g in zip(record.linears, gradients[1:], strict=True):
                 sums.setdefault(role, _Sums(y.shape[1], x.shape[1])).add(x, g.square())

@@ -107,13 +107,13 @@ def _bare(tree: ast.Module) -> ast.Module:
 
 
 def _licences() -> Iterator[str]:
-    seen = set()
+    known = set()
     for each in sorted(importlib.metadata.distributions(), key=lambda one: str(one.metadata["Name"])):
         for file in each.files or ():
             if not any(word in file.name.upper() for word in ("LICENSE", "COPYING")):
                 continue
             path = Path(str(file.locate()))
             text = path.read_text(encoding="utf-8", errors="ignore") if path.is_file() else ""
-            if text and text not in seen:
-                seen.add(text)
+            if text and text not in known:
+                known.add(text)
                 yield text

@@ -17,13 +17,13 @@ class TokenTimes:
 
     def __init__(self, card: ModelCard, device: Device) -> None:
         self.device, self._subject = device, Subject.of_card(card)
-        self._places = {tensor.role: place for place, tensor in enumerate(card.tensors)}
+        self._places = {tensor.role: index for index, tensor in enumerate(card.tensors)}
 
     def seconds(self, tensor: Tensor, fmt: Format) -> float | None:
         """Return how long a matrix takes for a token, 0 where it is only looked up in. None: no kernel takes it."""
         changed = self._stored(self._subject, {tensor.role: fmt})
-        place = self._places[tensor.role]
-        weight = alike(changed, None, self.device, compute_dtype(self.device, False), True, ((place,),))[0].weight
+        index = self._places[tensor.role]
+        weight = alike(changed, None, self.device, compute_dtype(self.device, False), True, ((index,),))[0].weight
         if not weight.rung:
             return None
         return seconds_of_products(groups([(weight, 1)], changed), self.device)

@@ -16,8 +16,8 @@ class Protocol(H11Protocol):
 
     _head: asyncio.TimerHandle | None = None
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:

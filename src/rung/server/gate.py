@@ -130,10 +130,10 @@ def _digest(key: str) -> bytes:
 def all_keys(host: str, keys: Iterable[str], no_key: bool) -> tuple[tuple[str, ...], str | None]:
     """Return the keys of a server, and the one that was made for it, if one was: another address than loopback has
     one unless ``no_key``. Raises ``UsageError`` for a key that is empty, as of a variable that is not set."""
-    given = tuple(keys)
-    if not all(key.strip() for key in given):
+    chosen = tuple(keys)
+    if not all(key.strip() for key in chosen):
         raise UsageError("--key is empty, so anybody could call.", (), ["leave it out: one is made", "--key WORD"])
-    if given or no_key or is_loopback(host):
-        return given, None
-    made = new_key()
-    return (made,), made
+    if chosen or no_key or is_loopback(host):
+        return chosen, None
+    new = new_key()
+    return (new,), new

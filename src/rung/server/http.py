@@ -141,8 +141,8 @@ class Stream(Response):
         self._last = loop.time()
         await asyncio.sleep(FIRST_POSITION_SECONDS)  # its place is not known before
         while self._ping:
-            if place := position():
-                await self._send_ping(send, b": queue position %d\n\n" % place)
+            if number := position():
+                await self._send_ping(send, b": queue position %d\n\n" % number)
                 await asyncio.sleep(POSITION_SECONDS)
             elif loop.time() - self._last >= PING_SECONDS:
                 await self._send_ping(send, self._ping)

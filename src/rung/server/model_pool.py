@@ -73,7 +73,7 @@ class ModelPool:
 
     def __post_init__(self) -> None:
         self._reserving, self._lock = asyncio.Lock(), asyncio.Lock()
-        self._asked = parse_memory(self.memory)
+        self._limits = parse_memory(self.memory)
         self._budget: dict[str, int] = {}
         #: Models of the command line that are loaded only where there is room beside others, as the server starts.
         self._if_room: set[str] = set()
@@ -179,8 +179,8 @@ class ModelPool:
         """Return how to load a model: with the budget that it would have alone."""
         async with self._lock:
             others = [each for each in self.loaded if each is not engine and each.memory]
-            if self._asked or not others:
-                self._budget = dict(self._asked) or await asyncio.to_thread(_free)
+            if self._limits or not others:
+                self._budget = dict(self._limits) or await asyncio.to_thread(_free)
                 return engine.load
             free = await asyncio.to_thread(_free)
             for name in self._budget:

@@ -152,14 +152,14 @@ def serve(
     nothing can listen.
     """
     check_tls(settings.tls_cert, settings.tls_key)
-    keys, made = gate.all_keys(settings.host, settings.keys, settings.no_key)
+    keys, new_key = gate.all_keys(settings.host, settings.keys, settings.no_key)
     with bind(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
         is_tls = settings.tls_cert is not None
         shown = _address(settings.host, port, is_tls)
         here = _address(_ANY.get(settings.host, settings.host), port, is_tls)
-        if made:
-            on_key(f"key: {made}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
+        if new_key:
+            on_key(f"key: {new_key}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
 
         def on_ready() -> None:
             on_note(f"{shown}   OpenAI's base URL: {shown}/v1")

@@ -21,8 +21,8 @@ def new_key() -> bytes:
     """Return a private key as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     form = serialization.PrivateFormat.PKCS8
-    made: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    return made
+    pem: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return pem
 
 
 def _load(key: bytes) -> ec.EllipticCurvePrivateKey:
@@ -57,8 +57,8 @@ def new_authority(key: bytes) -> bytes:
     """Return the certificate of an authority with a private key, as PEM."""
     private, name = _load(key), _name("rung fleet")
     builder = _builder(name, name, private.public_key())
-    made = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return _pem(made.sign(private, hashes.SHA256()))
+    signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return _pem(signed.sign(private, hashes.SHA256()))
 
 
 def request(key: bytes, name: str) -> bytes:
@@ -67,13 +67,13 @@ def request(key: bytes, name: str) -> bytes:
     return _pem(builder.sign(_load(key), hashes.SHA256()))
 
 
-def sign(authority: bytes, authority_key: bytes, wanted: bytes, name: str, address: str) -> bytes:
+def sign(authority: bytes, authority_key: bytes, request_pem: bytes, name: str, address: str) -> bytes:
     """Return the certificate that a request wants, as PEM, for a name and an IP address that the authority decides.
 
     Nothing but the public key is taken from the request. Raises ``ValueError`` for one that is none or that its key has
     not signed.
     """
-    found = x509.load_pem_x509_csr(wanted)
+    found = x509.load_pem_x509_csr(request_pem)
     key = found.public_key()
     if not found.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("the request for a certificate is not signed by its key")

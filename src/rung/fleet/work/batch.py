@@ -159,5 +159,5 @@ def _as_answer(found: BatchAnswer) -> Answer:
     }
     if found.logprobs is not None:
         result["logprobs"] = found.logprobs
-    made = Answer(found.text, found.tokens, result)
-    return replace(made, error=RungError(found.error, code="fleet-answer")) if found.error else made
+    answer = Answer(found.text, found.tokens, result)
+    return replace(answer, error=RungError(found.error, code="fleet-answer")) if found.error else answer

@@ -40,7 +40,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def begin(answers: Path, made: Manifest) -> None:
+def begin(answers: Path, manifest: Manifest) -> None:
     """Write the manifest of a batch that begins or goes on. Raises ``UsageError`` where there is one of another batch,
     ``BadFile`` where there is something else."""
     path = path_of(answers)
@@ -49,7 +49,11 @@ def begin(answers: Path, made: Manifest) -> None:
             before = msgspec.json.decode(path.read_bytes(), type=Manifest)
         except msgspec.MsgspecError as error:
             raise BadFile(f"{path} is no manifest of a batch: {error}", (), [f"rm {quoted(path)}"]) from error
-        same = [before.prompts_sha256 == made.prompts_sha256, before.model == made.model, before.files == made.files]
+        same = [
+            before.prompts_sha256 == manifest.prompts_sha256,
+            before.model == manifest.model,
+            before.files == manifest.files,
+        ]
         if not all(same):
             names = ("the file of prompts", "the model's name", "the model's files")
             changed = [name for name, is_same in zip(names, same, strict=True) if not is_same]
@@ -59,11 +63,11 @@ def begin(answers: Path, made: Manifest) -> None:
                 ["name another file for the answers", f"rm {quoted(path)} {quoted(answers)}"],
                 code="output-exists",
             )
-    write_whole(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
 
 
-def end(answers: Path, made: Manifest, nodes: Counter[str], errors: int) -> None:
+def end(answers: Path, manifest: Manifest, nodes: Counter[str], errors: int) -> None:
     """Write down that all answers are there."""
-    made.answers, made.errors, made.nodes = made.total, errors, dict(sorted(nodes.items()))
-    made.answers_sha256 = sha256_of(answers)
-    write_whole(path_of(answers), msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+    manifest.answers, manifest.errors, manifest.nodes = manifest.total, errors, dict(sorted(nodes.items()))
+    manifest.answers_sha256 = sha256_of(answers)
+    write_whole(path_of(answers), msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")

@@ -79,9 +79,9 @@ class Compiler:
         if path.exists():
             used(path)
             return path.read_bytes()
-        made = self.compile_now(source, arch)
-        _keep(path, made)
-        return made
+        module = self.compile_now(source, arch)
+        _keep(path, module)
+        return module
 
     def compile_now(self, source: Source, arch: str) -> bytes:
         """Do the same without the cache."""
@@ -95,13 +95,13 @@ class Compiler:
         program = ctypes.c_void_p()
         self.call("CreateProgram", ctypes.byref(program), text.encode(), b"rung.cu", 0, None, None)
         try:
-            given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+            words = (ctypes.c_char_p * len(options))(*map(str.encode, options))
             try:
-                self.call("CompileProgram", program, len(options), given)
+                self.call("CompileProgram", program, len(options), words)
             except RuntimeError as error:
-                said = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").splitlines()
+                lines = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").splitlines()
                 raise SoftwareMissing(
-                    f"{self.prefix} {self.version} does not compile a kernel.", [str(error), *said[:6]]
+                    f"{self.prefix} {self.version} does not compile a kernel.", [str(error), *lines[:6]]
                 ) from error
             return self._bytes(program, kind)
         finally:
@@ -115,12 +115,12 @@ class Compiler:
         return text.raw
 
 
-def _keep(path: Path, made: bytes) -> None:
+def _keep(path: Path, module: bytes) -> None:
     """Keep a module for the next time; a disk that is full costs that only."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         trim(path.parent, _MOST)
-        write_whole(path, made)
+        write_whole(path, module)
     except OSError:
         return
 

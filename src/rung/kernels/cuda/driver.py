@@ -73,13 +73,13 @@ class Driver:
 @functools.cache
 def driver(kind: str) -> Driver:
     """Return the driver of cards of a kind, ``cuda`` or ``rocm``. Raises ``SoftwareMissing``."""
-    said = []
+    reasons = []
     for name in _LIBRARIES.get((kind, sys.platform), ()):
         try:
             return Driver(ctypes.CDLL(name), "cu" if kind == "cuda" else "hip")
         except OSError as error:
-            said.append(str(error))
-    raise SoftwareMissing("The driver's library cannot be loaded, which launches kernels.", said)
+            reasons.append(str(error))
+    raise SoftwareMissing("The driver's library cannot be loaded, which launches kernels.", reasons)
 
 
 @functools.cache
@@ -107,12 +107,12 @@ def _architecture(index: int) -> tuple[str, str]:
 
 
 def launch(
-    place: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
+    device: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
 ) -> None:
     """Launch a kernel on the stream that torch computes on there."""
     import torch
 
-    with torch.cuda.device(place):
+    with torch.cuda.device(device):
         index = torch.cuda.current_device()
         function = _function(index, source, kernel)
         driver(_architecture(index)[0]).launch(function, grid, torch.cuda.current_stream().cuda_stream, arguments)

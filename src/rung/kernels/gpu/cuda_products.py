@@ -79,13 +79,13 @@ def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
     return Weight(encoded.shape, layout, (codes, table, parts["absmax"], parts["nested_absmax"]))
 
 
-def packed(encoded: Encoded, place: torch.device) -> Weight:
+def packed(encoded: Encoded, device: torch.device) -> Weight:
     """Return a weight in a layout of ``kernels.webgpu``, on a device."""
     from rung.kernels.isa.products import packs_signed_bytes
 
     with _PACKING:
         base, sections = pack(encoded, packs_signed_bytes())
-        codes, highs, scales, heads = (torch.from_numpy(part.view(np.int32)).to(place) for part in sections)
+        codes, highs, scales, heads = (torch.from_numpy(part.view(np.int32)).to(device) for part in sections)
     return Weight(encoded.shape, Layout(base), (codes, highs, scales, heads))
 
 
@@ -96,11 +96,11 @@ def linear(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if x.shape[0] <= MOST_ROWS:
         return multiply(weight, x if x.dtype in DTYPE_NAME else x.to(torch.float32)).to(x.dtype)
-    (rows, columns), given = weight.shape, x.to(dtype)
+    (rows, columns), inputs = weight.shape, x.to(dtype)
     y, step = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device), rows_of_slab(columns)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        y[:, first:last] = torch.nn.functional.linear(given, decode(weight, first, last, dtype))
+        y[:, first:last] = torch.nn.functional.linear(inputs, decode(weight, first, last, dtype))
     return y
 
 
@@ -114,13 +114,13 @@ def multiply(weight: Weight, x: Tensor) -> Tensor:
     count = count_of(weight.layout, many)
     padded = -(-many // count) * count
     source = product(weight.layout, DTYPE_NAME[x.dtype], count)
-    given = x.detach() if x.stride(1) == 1 and _aligned(x) else x.detach().contiguous()
-    made = torch.empty(padded, activation_bytes(weight.layout, columns), dtype=torch.uint8, device=x.device)
-    sizes = (ctypes.c_longlong(given.stride(0)), ctypes.c_int(weight.units), ctypes.c_int(many))
-    _launch(x.device, source, "activations", (-(-weight.units * 8 // THREADS), padded), [given, made], sizes)
+    inputs = x.detach() if x.stride(1) == 1 and _aligned(x) else x.detach().contiguous()
+    activations = torch.empty(padded, activation_bytes(weight.layout, columns), dtype=torch.uint8, device=x.device)
+    sizes = (ctypes.c_longlong(inputs.stride(0)), ctypes.c_int(weight.units), ctypes.c_int(many))
+    _launch(x.device, source, "activations", (-(-weight.units * 8 // THREADS), padded), [inputs, activations], sizes)
     sizes_of = (ctypes.c_int(rows), ctypes.c_int(weight.units), ctypes.c_int(many))
     grid = (-(-rows // tile_of(count)), padded // count)
-    _launch(x.device, source, "multiply", grid, [*weight.sections, made, y], sizes_of)
+    _launch(x.device, source, "multiply", grid, [*weight.sections, activations, y], sizes_of)
     return y
 
 
@@ -148,21 +148,21 @@ def _aligned(x: Tensor) -> bool:
 
 
 def _launch(
-    place: torch.device,
+    device: torch.device,
     source: Source,
     kernel: str,
     grid: tuple[int, int],
     tensors: Sequence[Tensor],
     sizes: Sequence[Argument],
 ) -> None:
-    launch(place, source, kernel, grid, (*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes))
+    launch(device, source, kernel, grid, (*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes))
 
 
 def launch(
-    place: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
+    device: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
 ) -> None:
     """Launch a kernel where tensors of a device lie."""
-    if place.type == "cpu":
+    if device.type == "cpu":
         fibers.launch(source, kernel, grid, arguments)
     else:
-        driver.launch(place, source, kernel, grid, arguments)
+        driver.launch(device, source, kernel, grid, arguments)

@@ -58,11 +58,11 @@ class Stored:
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The parts there; copied once."""
-        held = self.parts.get(str(device))
-        if held is None:
-            held = {name: _tensor(part).to(device) for name, part in self.encoded.parts.items()}
-            self.parts[str(device)] = held
-        return held
+        parts = self.parts.get(str(device))
+        if parts is None:
+            parts = {name: _tensor(part).to(device) for name, part in self.encoded.parts.items()}
+            self.parts[str(device)] = parts
+        return parts
 
     def decode(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """The rows [first, last) in ``dtype`` there: decoded there for common formats, else on the CPU without torch.
@@ -98,11 +98,13 @@ class Stored:
         bits = narrow(self.encoded, _NARROW[str(dtype)], slice(first, last), self.threads)
         if bits is not None:
             return torch.from_numpy(bits).view(dtype)
-        made = torch.from_numpy(np.empty((last - first, self.shape[1]), np.uint16)).view(dtype)
+        values = torch.from_numpy(np.empty((last - first, self.shape[1]), np.uint16)).view(dtype)
         for start in range(first, last, self.step):
             end = min(start + self.step, last)
-            made[start - first : end - first] = torch.from_numpy(decode(self.encoded, slice(start, end), self.threads))
-        return made
+            values[start - first : end - first] = torch.from_numpy(
+                decode(self.encoded, slice(start, end), self.threads)
+            )
+        return values
 
 
 def _tensor(part: np.ndarray) -> Tensor:

@@ -150,8 +150,8 @@ class Sight:
         """Return the WGSL of the score's scale and cap, and of the first position that is seen."""
         cap = self.softcap
         capped = f" score = tanh(clamp(score / {cap!r}f, -15.0, 15.0)) * {cap!r}f;" if cap is not None else ""
-        seen = f"select(0u, position + 1u - {self.window}u, position + 1u > {self.window}u)"
-        return f"score *= {self.scale!r}f;{capped}", seen if self.window is not None else "0u"
+        first = f"select(0u, position + 1u - {self.window}u, position + 1u > {self.window}u)"
+        return f"score *= {self.scale!r}f;{capped}", first if self.window is not None else "0u"
 
 
 def attend(heads: Heads, sight: Sight, turn: Turn | None, makes: bool = False) -> Kernel:

@@ -126,12 +126,12 @@ class Gpu:
 
     def upload(self, parts: Sequence[npt.NDArray[Any]]) -> Any:
         """Return a buffer that has these arrays one after the other."""
-        made = self.buffer(sum(part.nbytes for part in parts))
+        buffer = self.buffer(sum(part.nbytes for part in parts))
         at = 0
         for part in parts:
-            self.write(made, at, part)
+            self.write(buffer, at, part)
             at += part.nbytes
-        return made
+        return buffer
 
     def write(self, buffer: Any, at: int, data: npt.NDArray[Any]) -> None:
         """Put an array at a byte that four divides; its bytes, too, are a multiple of four."""

@@ -43,12 +43,12 @@ class _Linear:
     """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many. ``rounds``: activations
     are first rounded to signed bytes."""
 
-    def __init__(self, encoded: Encoded, rung: str, place: str, rounds: bool = False) -> None:
+    def __init__(self, encoded: Encoded, rung: str, device: str, rounds: bool = False) -> None:
         few = LADDERS["linear"].rung(rung)
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
-        self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, place))
-        self._encoded, self._place, self._rounds = encoded, place, rounds
+        self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, device))
+        self._encoded, self._device, self._rounds = encoded, device, rounds
 
     def encoded(self) -> Encoded:
         return self._encoded
@@ -64,7 +64,7 @@ class _Linear:
         if not self.without_torch:
             import torch
 
-            return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._place))).cpu())
+            return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._device))).cpu())
         x = rounded(x) if self._rounds else x
         y: Floats = (self._few if len(x) <= FEW else self._many).multiply(self.state, x)
         return y
@@ -105,10 +105,10 @@ class _Attention:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.decode_step.parts.Parts``."""
 
-    def __init__(self, head_dim: int, rungs: Sequence[str], place: str, rounds: bool) -> None:
+    def __init__(self, head_dim: int, rungs: Sequence[str], device: str, rounds: bool) -> None:
         self._rounds, self._whole = rounds, head_dim % 32 == 0
         wide, narrow = HEADS * head_dim, KV_HEADS * head_dim
-        self._rungs, self._place, self._bound = rungs, place, 0
+        self._rungs, self._device, self._bound = rungs, device, 0
         self._shapes = {
             "embed": (VOCABULARY, HIDDEN),
             "head": (VOCABULARY, HIDDEN),
@@ -139,11 +139,11 @@ class _Parts:
         if not formats.get(format).divides(self._shapes[role.rpartition(".")[2]][1]):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
         rounds = self._rounds and role not in _BEHIND_NORMS and (self._whole or not role.endswith(".o"))
-        return _Linear(self._encoded(role, format), rung, self._place, rounds)
+        return _Linear(self._encoded(role, format), rung, self._device, rounds)
 
     def look_up(self) -> _Embedding:
         encoded = self._encoded("embed")
-        state = _Linear(encoded, "webgpu.rows", self._place).state if is_webgpu(self._place) else None
+        state = _Linear(encoded, "webgpu.rows", self._device).state if is_webgpu(self._device) else None
         return _Embedding(formats.decode(encoded), state)
 
     def vector(self, role: str) -> Floats:
@@ -153,7 +153,7 @@ class _Parts:
         return _Attention()
 
     def device(self, layer: int) -> str:
-        return self._place
+        return self._device
 
 
 #: Caches that one check has.
@@ -171,16 +171,16 @@ class TinyCache:
     block = 16
     groups = 1
 
-    def __init__(self, head_dim: int, dtype: str, place: str, pool: TinyCache | None = None) -> None:
+    def __init__(self, head_dim: int, dtype: str, device: str, pool: TinyCache | None = None) -> None:
         self.context, self.dtype = CONTEXT, dtype
         self._row = head_dim if dtype == "q8_0" else row_bytes(head_dim, dtype)
         shape = -(-CONTEXT // self.block), 2, 2, KV_HEADS, self.block
         self._memory = np.zeros((*shape[:-1], self.block * row_bytes(head_dim, dtype)), np.uint8)
         self._next = 0
         self._table = np.array([block.ctypes.data for block in self._memory[::-1]], np.int64)
-        self._place = place
+        self._device = device
         self._there: Any = None
-        if place != "cpu":
+        if device != "cpu":
             first = 0 if pool is None else pool.take()
             if pool is None:
                 self._blocks = self._on_device(_CACHES * shape[0], shape[1])
@@ -192,11 +192,11 @@ class TinyCache:
 
     def _on_device(self, blocks: int, layers: int) -> Any:
         """Return the memory of all caches on a GPU."""
-        if is_webgpu(self._place):
-            return device_blocks(self._place, blocks, layers, self._memory[0, 0].nbytes)
+        if is_webgpu(self._device):
+            return device_blocks(self._device, blocks, layers, self._memory[0, 0].nbytes)
         import torch
 
-        return torch.zeros((blocks, self._memory[0].nbytes), dtype=torch.uint8, device=self._place)
+        return torch.zeros((blocks, self._memory[0].nbytes), dtype=torch.uint8, device=self._device)
 
     @property
     def tensors(self) -> list[tuple[Tensor, Tensor]]:
@@ -262,7 +262,7 @@ class TinyCache:
         return tensor.view(TORCH_DTYPE[self.dtype]).view(-1, *self._values.shape[1:])
 
 
-def weights(case: Case, place: str, rounds: bool = False) -> Weights:
+def weights(case: Case, device: str, rounds: bool = False) -> Weights:
     """Two layers, one with a window, with the head size of the case, on its rungs of linear, in turn; ``rounds``:
     activations are first rounded as ``webgpu.int8`` does."""
     head_dim = int(case.options["head_dim"])
@@ -271,7 +271,7 @@ def weights(case: Case, place: str, rounds: bool = False) -> Weights:
         "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
         1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
     )  # fmt: skip
-    return Weights.bind(shape, _Parts(head_dim, case.options["linears"], place, rounds), CONTEXT)  # type: ignore[arg-type]
+    return Weights.bind(shape, _Parts(head_dim, case.options["linears"], device, rounds), CONTEXT)  # type: ignore[arg-type]
 
 
 def adapters(bound: Weights) -> tuple[BoundAdapter, BoundAdapter]:
@@ -298,15 +298,15 @@ def _change(role: str, rank: int, rows: int, columns: int) -> LowRank:
     return LowRank(down, up, 1 / 32, magnitude)
 
 
-def steps(rung: Any, case: Case, place: str = "cpu", rounds: bool = False) -> Floats:
+def steps(rung: Any, case: Case, device: str = "cpu", rounds: bool = False) -> Floats:
     """Logits [46, vocabulary] of twelve tokens on a rung of decode_step, with an adapter: one after the other, all at
     once, and of the last six rows of two sequences in one batch; then of six rows of three sequences, without an
     adapter, with one and with another; and of ten more tokens without one, one after the other."""
     head_dim = int(case.options["head_dim"])
     ids = np.random.default_rng(7).integers(0, VOCABULARY, 12).tolist()
-    one = TinyCache(head_dim, case.format, place)
-    whole, first, second, *others = (TinyCache(head_dim, case.format, place, one) for _ in range(_CACHES - 1))
-    bound = weights(case, place, rounds)
+    one = TinyCache(head_dim, case.format, device)
+    whole, first, second, *others = (TinyCache(head_dim, case.format, device, one) for _ in range(_CACHES - 1))
+    bound = weights(case, device, rounds)
     adapter, other = adapters(bound)
     state = rung.prepare(bound, one, threads=2)
     found = [rung.apply(state, [SequenceRows([token], at, one, 1, adapter)]).copy() for at, token in enumerate(ids)]
@@ -321,14 +321,14 @@ def steps(rung: Any, case: Case, place: str = "cpu", rounds: bool = False) -> Fl
     return np.concatenate(found)
 
 
-def states(rung: Any, case: Case, place: str = "cpu", rounds: bool = False) -> Floats:
+def states(rung: Any, case: Case, device: str = "cpu", rounds: bool = False) -> Floats:
     """Hidden states [10, hidden]: of a token alone, and in one batch of all of a sequence and the last two of another,
     beside logits."""
     head_dim = int(case.options["head_dim"])
     ids = np.random.default_rng(8).integers(0, VOCABULARY, 12).tolist()
-    alone = TinyCache(head_dim, case.format, place)
-    first, second = (TinyCache(head_dim, case.format, place, alone) for _ in range(2))
-    state = rung.prepare(weights(case, place, rounds), alone, threads=2)
+    alone = TinyCache(head_dim, case.format, device)
+    first, second = (TinyCache(head_dim, case.format, device, alone) for _ in range(2))
+    state = rung.prepare(weights(case, device, rounds), alone, threads=2)
     found = np.zeros((10, HIDDEN), np.float32)
     rung.apply(state, [SequenceRows(ids[:1], 0, alone, 0, states=found[:1])])
     batch = [SequenceRows(ids[:7], 0, first, 0, states=found[1:8]), SequenceRows(ids, 0, second, 1, states=found[8:])]
@@ -344,11 +344,11 @@ _CHOICES: tuple[dict[str, Any], ...] = (
 )
 
 
-def _chosen(rung: Any, case: Case, place: str) -> str:
+def _chosen(rung: Any, case: Case, device: str) -> str:
     """Return why tokens that a rung chooses by itself are not those that its logits choose."""
-    one = TinyCache(int(case.options["head_dim"]), case.format, place)
-    whole = TinyCache(int(case.options["head_dim"]), case.format, place, one)
-    state = rung.prepare(weights(case, place), one, threads=2)
+    one = TinyCache(int(case.options["head_dim"]), case.format, device)
+    whole = TinyCache(int(case.options["head_dim"]), case.format, device, one)
+    state = rung.prepare(weights(case, device), one, threads=2)
     count = min(rung.look_ahead(state), 12)
     sample = LADDERS["sample"].rung("numpy.sample").load()
     for options in _CHOICES if count else ():
@@ -369,7 +369,7 @@ def _chosen(rung: Any, case: Case, place: str) -> str:
     return ""
 
 
-def check(rung: Rung, case: Case, place: str) -> str:
+def check(rung: Rung, case: Case, device: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs.
     Products of ``webgpu.int8`` in layouts of all kinds are compared by themselves.
 
@@ -377,29 +377,29 @@ def check(rung: Rung, case: Case, place: str) -> str:
     a prompt with one token at a time.
     """
     rounds = rung.name == "webgpu.int8"
-    if rounds and (reason := wrong_products(place)):
+    if rounds and (reason := wrong_products(device)):
         return reason
-    right = LADDERS["decode_step"].rung("numpy.step" if tensor_device(place) == "cpu" else "ref").load()
-    got = steps(rung.load(), case, place)
-    want = steps(right, case, place, rounds)
+    right = LADDERS["decode_step"].rung("numpy.step" if tensor_device(device) == "cpu" else "ref").load()
+    got = steps(rung.load(), case, device)
+    want = steps(right, case, device, rounds)
     if rung.name == "numpy.step":
         want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12], want[30:]])
-    exact = is_webgpu(place) and not rounds
+    exact = is_webgpu(device) and not rounds
     if reason := _differ(got, want, case.format, exact):
         return reason
-    got, want = states(rung.load(), case, place), states(right, case, place, rounds)
+    got, want = states(rung.load(), case, device), states(right, case, device, rounds)
     reason = _differ(got, want, case.format, exact)
-    return f"hidden states: {reason}" if reason else _chosen(rung.load(), case, place)
+    return f"hidden states: {reason}" if reason else _chosen(rung.load(), case, device)
 
 
-def wrong_products(place: str) -> str:
+def wrong_products(device: str) -> str:
     """Compare products of ``kernels.webgpu.int8`` in layouts of all kinds, and the units that they make, with those of
     NumPy on the same codes; say what is wrong, empty where nothing is."""
     from rung.kernels.webgpu.int8.checking import wrong
 
     for format in LAYOUTS:
         for rows in (1, 4, 16) if format == LAYOUTS[0] else (1,):
-            if reason := wrong(place, weights_of(format, 96, columns_of(format)), rows):
+            if reason := wrong(device, weights_of(format, 96, columns_of(format)), rows):
                 return f"products of {rows} rows in {format}: {reason}"
     return ""
 

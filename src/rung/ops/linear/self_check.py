@@ -16,13 +16,13 @@ from rung.ops.proof import OUT, as_tensor, columns_of, compare, on, weights
 _FEW, _MANY = (1, 2, 3, 5), (9, 37)
 
 
-def check(rung: Rung, case: Case, place: str) -> str:
+def check(rung: Rung, case: Case, device: str) -> str:
     """Compare products of a few rows, or of many."""
     columns = columns_of(case.format)
     encoded = weights(case.format, OUT, columns)
     dense = formats.decode(encoded).astype(np.float64)
     implementation = rung.load()
-    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(rung, place))
+    state = implementation.prepare(encoded, dtype=case.dtype, threads=2, **on(rung, device))
     for rows in _FEW if case.shape[0] <= FEW else _MANY:
         x = np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32)
         want = x.astype(np.float64) @ dense.T
@@ -30,7 +30,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
         if rung.without_torch:
             got = implementation.multiply(state, x)
         else:
-            got = implementation.apply(state, as_tensor(x, place)).cpu().numpy()
+            got = implementation.apply(state, as_tensor(x, device)).cpu().numpy()
         kind = rung.name, case.format, case.dtype
         allowed = tolerance(*kind) * sizes / math.sqrt(columns) + rounding(*kind) * np.abs(want)
         reason = compare(got, want, allowed, 1.0)

@@ -108,8 +108,8 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def to_function(self) -> functions.Tool:
         """Return it as OpenAI writes it."""
-        given = functions.Function(name=self.name, description=self.description, parameters=self.input_schema)
-        return functions.Tool("function", given)
+        function = functions.Function(name=self.name, description=self.description, parameters=self.input_schema)
+        return functions.Tool("function", function)
 
 
 class _AutoChoice(msgspec.Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
@@ -173,8 +173,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @property
     def callable_tools(self) -> list[functions.Tool]:
         """Return the tools that the answer may call."""
-        given = [] if isinstance(self.tool_choice, _NoChoice) else self.tools or []
-        return [each.to_function() for each in given]
+        tools = [] if isinstance(self.tool_choice, _NoChoice) else self.tools or []
+        return [each.to_function() for each in tools]
 
     def to_template(self) -> list[dict[str, Any]]:
         """Return the messages as chat templates read them."""

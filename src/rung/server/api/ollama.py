@@ -55,9 +55,9 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def to_options(self) -> dict[str, Any]:
         """Return the options of ``Model.chat``; ``num_predict`` -1 is no limit."""
-        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
-        most = given.pop("num_predict", -1)
-        return given | ({"max_tokens": most} if most > 0 else {})
+        options = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        most = options.pop("num_predict", -1)
+        return options | ({"max_tokens": most} if most > 0 else {})
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
@@ -196,10 +196,10 @@ async def chat(call: Call, body: ChatRequest) -> Response:
     """Answer messages."""
 
     def shown(parts: Sequence[Part]) -> dict[str, Any]:
-        said = {"role": "assistant", **_said(parts, "content")}
+        message = {"role": "assistant", **_spoken(parts, "content")}
         calls = [part for part in parts if isinstance(part, FunctionCall)]
         written = [{"id": each.id, "function": {"name": each.name, "arguments": each.decoded()}} for each in calls]
-        return {"message": said | ({"tool_calls": written} if calls else {})}
+        return {"message": message | ({"tool_calls": written} if calls else {})}
 
     engine = _engine(call, body.model, body.keep_alive)
     if not body.messages:
@@ -235,10 +235,10 @@ async def generate(call: Call, body: GenerateRequest) -> Response:
         return await _load(call, engine, body.model, {"response": ""})
     known = await unless_gone(call.request, engine.wait_ready())
     request = body.to_generate(known.chats)
-    return await _answer(call, body.model, request, body.stream, lambda parts: _said(parts, "response"))
+    return await _answer(call, body.model, request, body.stream, lambda parts: _spoken(parts, "response"))
 
 
-def _said(parts: Sequence[Part], name: str) -> dict[str, Any]:
+def _spoken(parts: Sequence[Part], name: str) -> dict[str, Any]:
     """Return the text of parts under a name, and what the model thought if it did."""
     thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
     text = "".join(part.text for part in parts if isinstance(part, Text))
@@ -255,8 +255,8 @@ async def _answer(
         lines = _lines(answers, parser, model, shown, begun)
         return Stream(lines, "application/x-ndjson", b"", answers.close)
     (choice,) = await call.collect(answers)
-    said = shown(parse(parser, choice.text))
-    return json_response({"model": model, "created_at": _now(), **said, **_ending(choice.end, begun)})
+    message = shown(parse(parser, choice.text))
+    return json_response({"model": model, "created_at": _now(), **message, **_ending(choice.end, begun)})
 
 
 def _ending(end: Finished, begun: float) -> dict[str, Any]:

@@ -29,14 +29,14 @@ from rung.server.service import Answers, Call, Choice, post
 _TOKENS = 16
 
 
-def prompts_of(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
+def prompts_of(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
     """Return the prompts of a body, each a text or token ids. Raises ``ApiError``."""
-    if isinstance(given, str):
-        return [given]
-    if given and all(isinstance(each, int) for each in given):
-        return [[each for each in given if isinstance(each, int)]]
-    several = [each for each in given if not isinstance(each, int)]
-    if not several or len(several) != len(given) or len(several) > MOST_PROMPTS:
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and all(isinstance(each, int) for each in prompt):
+        return [[each for each in prompt if isinstance(each, int)]]
+    several = [each for each in prompt if not isinstance(each, int)]
+    if not several or len(several) != len(prompt) or len(several) > MOST_PROMPTS:
         raise ApiError(
             400,
             f"prompt is a text, token ids, or a list of up to {MOST_PROMPTS} of them.",

@@ -25,14 +25,14 @@ _MOST_INPUTS = 2**16
 _MOST_TEXTS = 2048
 
 
-def inputs_of(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
+def inputs_of(value: str | list[str | int | list[int]]) -> list[str | list[int]]:
     """Return the texts of a body, each a text or token ids. Raises ``ApiError``."""
-    if isinstance(given, str):
-        return [given]
-    if all(isinstance(each, int) for each in given):
-        return [[each for each in given if isinstance(each, int)]]
-    several = [each for each in given if not isinstance(each, int)]
-    if len(several) != len(given) or len(several) > _MOST_TEXTS:
+    if isinstance(value, str):
+        return [value]
+    if all(isinstance(each, int) for each in value):
+        return [[each for each in value if isinstance(each, int)]]
+    several = [each for each in value if not isinstance(each, int)]
+    if len(several) != len(value) or len(several) > _MOST_TEXTS:
         message = f"input is a text, token ids, or a list of up to {_MOST_TEXTS:,} of them."
         raise ApiError(400, message, param="input", code="invalid_value")
     return several

@@ -66,9 +66,9 @@ class LoraScale(msgspec.Struct, forbid_unknown_fields=True):
 LoraScales = Annotated[list[LoraScale], Meta(max_length=256)] | None
 
 
-def lora_scales(given: LoraScales) -> dict[int, float] | None:
+def lora_scales(scales: LoraScales) -> dict[int, float] | None:
     """Return the scales of adapters by their places; those that are not named have none. None is the server's."""
-    return None if given is None else {each.id: each.scale for each in given}
+    return None if scales is None else {each.id: each.scale for each in scales}
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):

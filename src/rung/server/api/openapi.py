@@ -34,7 +34,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     for each in endpoints:
         path = _PLACES.sub(r"{\1}", each.path)
         paths.setdefault(path, {})[each.method.lower()] = _operation(each, schemas)
-    made = {
+    page = {
         "openapi": "3.1.0",
         "info": {"title": "rung serve", "version": __version__},
         "paths": paths,
@@ -47,7 +47,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         },
     }
     # structs of one name have their module before it: that part of it which is not the same for all
-    shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made).replace(b"rung.server.api.", b""))
+    shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(page).replace(b"rung.server.api.", b""))
     return shown
 
 

@@ -164,7 +164,7 @@ class EngineChild:
         self._waiting: list[_Answer] = []
         self._live: list[_Answer] = []
         #: Who waited and who was computed when somebody was last admitted.
-        self._seen: tuple[list[_Answer], list[_Answer]] = [], []
+        self._last_queues: tuple[list[_Answer], list[_Answer]] = [], []
         self._positions: dict[int, int] = {}
         self._steps, self._busy = 0, 0
         self._pool = ThreadPoolExecutor(_PREPARING, "prepare")
@@ -199,8 +199,8 @@ class EngineChild:
             case Decode():
                 value = tokenizer.decode(question.tokens, special=True)
             case Render():
-                given = self._with_system(question.messages), question.tools, question.template_kwargs
-                value = {"text": model.chat_text(*given), "tokens": len(model.chat_ids(*given))}
+                arguments = self._with_system(question.messages), question.tools, question.template_kwargs
+                value = {"text": model.chat_text(*arguments), "tokens": len(model.chat_ids(*arguments))}
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
                 tokens = sum(map(len, model.embedding_ids(question.texts)))
@@ -269,8 +269,8 @@ class EngineChild:
 
     def _echo(self, message: Generate, number: int, ids: list[int], adapter: str | None) -> Echo:
         """Return a prompt as it was given, with the log probabilities of its tokens if it names a number of them."""
-        given, top = message.prompts[number], message.prompt_logprobs
-        text = given if isinstance(given, str) else self._model.tokenizer.decode(ids, special=True)
+        prompt, top = message.prompts[number], message.prompt_logprobs
+        text = prompt if isinstance(prompt, str) else self._model.tokenizer.decode(ids, special=True)
         return Echo(text, None if top is None else self._model.logprobs(ids, top, adapter))
 
     def compute(self) -> None:
@@ -303,23 +303,23 @@ class EngineChild:
     def _admit(self) -> None:
         """Begin the answers that fit, and say how many come before the others."""
         waiting = [each for each in self._waiting if not each.request.cancelled]
-        if (waiting, self._live) == self._seen:  # a step of the same answers gives nobody room
+        if (waiting, self._live) == self._last_queues:  # a step of the same answers gives nobody room
             return
         plan = self._model.plan
         turns = in_turn(waiting, self._live) if waiting else []
         count = count_fitting(turns, self._live, plan.context * plan.parallel, self._model.scheduler.parallel)
         for answer in turns[:count]:
             answer.generation.begin()
-            wanted = None if answer.index else answer.request.message.slot
-            answer.slot = self._slots.take(wanted, {each.slot for each in self._live})
+            slot = None if answer.index else answer.request.message.slot
+            answer.slot = self._slots.take(slot, {each.slot for each in self._live})
             if answer.sent:
                 answer.generation.take()  # what a process before this one has sent
             self._live.append(answer)
         self._waiting = turns[count:]
-        self._seen = [*self._waiting], [*self._live]
+        self._last_queues = [*self._waiting], [*self._live]
         positions: dict[int, int] = {}
-        for place, answer in enumerate(self._waiting):
-            positions.setdefault(answer.request.message.id, place + 1)
+        for position, answer in enumerate(self._waiting):
+            positions.setdefault(answer.request.message.id, position + 1)
         if positions != self._positions:
             self._channel.send(Queued(positions))
             self._positions = positions
@@ -367,9 +367,9 @@ class EngineChild:
             if answer.request.cancelled:
                 self._model.scheduler.cancel(answer.generation.sequence)
         self._live = [each for each in self._live if not _is_over(each)]
-        wanted = {each.request.message.id for each in self._live}
+        live_ids = {each.request.message.id for each in self._live}
         for number, request in list(self._requests.items()):
-            if request.answers and number not in wanted and all(map(_is_over, request.answers)):
+            if request.answers and number not in live_ids and all(map(_is_over, request.answers)):
                 self._requests.pop(number, None)
 
     def _delta(self, answer: _Answer, text: str) -> Delta | None:

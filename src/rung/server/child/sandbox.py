@@ -110,10 +110,10 @@ def _writable(prefix_cache: str | None, slots: str) -> list[Path]:
     return [CACHE.read(), *prefixes, *saved, *([Path(kernels)] if kernels else ())]
 
 
-def _call(number: int, *given: object) -> int:
+def _call(number: int, *arguments: object) -> int:
     """Make a system call. Raises ``OSError``."""
     libc = ctypes.CDLL(None, use_errno=True)
-    values = [ctypes.c_long(each) if isinstance(each, int) else each for each in given]
+    values = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     found = int(libc.syscall(ctypes.c_long(number), *values))
     if found < 0:
         number = ctypes.get_errno()
@@ -154,8 +154,8 @@ def close_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
 def _programs() -> list[Path]:
     """Return where Python, its packages and libraries are."""
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    given = (*_SYSTEM, *_SYSTEM_FILES, sys.prefix, sys.base_prefix, *sys.path, *libraries)
-    return [Path(each) for each in given if each]
+    paths = (*_SYSTEM, *_SYSTEM_FILES, sys.prefix, sys.base_prefix, *sys.path, *libraries)
+    return [Path(each) for each in paths if each]
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
@@ -193,8 +193,8 @@ def _filter(arch: int, refused: Sequence[int]) -> bytes:
     """Return a program of the kernel's filter machine: offset 4 has the architecture, 0 the number of a call."""
     last = len(refused) + 4
 
-    def to_end(code: int, value: int, place: int, *, if_true: bool) -> bytes:
-        jump = last - place  # to the instruction behind ``last``, which refuses
+    def to_end(code: int, value: int, index: int, *, if_true: bool) -> bytes:
+        jump = last - index  # to the instruction behind ``last``, which refuses
         return struct.pack("HBBI", code, *((jump, 0) if if_true else (0, jump)), value)
 
     lines = [
@@ -203,6 +203,6 @@ def _filter(arch: int, refused: Sequence[int]) -> bytes:
         struct.pack("HBBI", _LOAD, 0, 0, 0),
         to_end(_AT_LEAST, _SECOND_SET, 3, if_true=True),
     ]
-    lines += [to_end(_EQUAL, each, place, if_true=True) for place, each in enumerate(refused, 4)]
+    lines += [to_end(_EQUAL, each, index, if_true=True) for index, each in enumerate(refused, 4)]
     lines += [struct.pack("HBBI", _RETURN, 0, 0, value) for value in (_ALLOW, _REFUSE)]
     return b"".join(lines)

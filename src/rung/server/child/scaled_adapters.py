@@ -30,11 +30,11 @@ class ScaledAdapters:
         model was loaded with. Any thread may call. Raises what ``Model.load_adapter`` raises."""
         if scales is None:
             return None
-        if unknown := [place for place in scales if place >= len(self.loaded)]:
+        if unknown := [index for index in scales if index >= len(self.loaded)]:
             raise UsageError(
                 f"There is no adapter {unknown[0]}: there are {len(self.loaded)}.", code="value-out-of-range"
             )
-        values = tuple(float(scales.get(place, 0.0)) for place in range(len(self.loaded)))
+        values = tuple(float(scales.get(index, 0.0)) for index in range(len(self.loaded)))
         if values == tuple(scale for _, scale in self.loaded):
             return None
         if not any(values):

@@ -32,8 +32,8 @@ def in_turn(waiting: Sequence[A], live: Sequence[A]) -> list[A]:
     has, queues = Counter[str](), dict[str, deque[tuple[int, A]]]()
     for each in live:
         has[each.owner] += each.room
-    for place, each in enumerate(waiting):
-        queues.setdefault(each.owner, deque()).append((place, each))
+    for position, each in enumerate(waiting):
+        queues.setdefault(each.owner, deque()).append((position, each))
     heads = [(has[owner], queue[0][0], owner) for owner, queue in queues.items()]
     heapq.heapify(heads)
     found = []

@@ -15,10 +15,10 @@ from rung.kernels.webgpu.linear import Segment
 from rung.kernels.webgpu.matrix import Matrix
 
 
-def wrong(place: str, encoded: Encoded, rows: int) -> str:
+def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
     """Return where products of so many random rows with a weight, or the units made of them, differ from those of
     NumPy; empty where they do not."""
-    device, (height, columns) = gpu(place), encoded.shape
+    device, (height, columns) = gpu(device_id), encoded.shape
     weight, random = Matrix.of_encoded(device, encoded), np.random.default_rng(rows)
     x = random.standard_normal((rows, columns), dtype=np.float32)
     gains = np.float32(1) + random.standard_normal(height, dtype=np.float32) / np.float32(4)
@@ -26,7 +26,7 @@ def wrong(place: str, encoded: Encoded, rows: int) -> str:
     made = device.buffer(units_bytes(rows, height))
     segment = Segment(weight.layout, height, piece.base)
     product = Tile((segment,), columns, rows, height, units=True, makes=True, after=0)
-    beside = [
+    buffers = [
         device.upload([gains]),
         device.buffer(4 * INFO),
         device.upload([x]),
@@ -34,7 +34,7 @@ def wrong(place: str, encoded: Encoded, rows: int) -> str:
         device.upload([units_of(x)]),
         made,
     ]
-    device.run([device.bind(product.kernel(), [piece.buffer, piece.buffer, *beside], *product.grid)])
+    device.run([device.bind(product.kernel(), [piece.buffer, piece.buffer, *buffers], *product.grid)])
     found = device.read(y, 0, 4 * rows * height).view(np.float32).reshape(rows, height)
     taken = rounded(x) if has_integers(weight.layout) else x
     right = taken.astype(np.float64) @ formats.decode(encoded).astype(np.float64).T

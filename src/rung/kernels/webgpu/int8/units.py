@@ -62,8 +62,8 @@ def rounded(x: Floats) -> Floats:
     units = x.reshape(len(x), -1, UNIT)
     most = np.abs(units).max(axis=2, keepdims=True)
     inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 1e-30)
-    made: Floats = (np.rint(units * inverse) * (most / np.float32(127))).reshape(x.shape)
-    return made
+    values: Floats = (np.rint(units * inverse) * (most / np.float32(127))).reshape(x.shape)
+    return values
 
 
 def units_of(x: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:

@@ -147,11 +147,11 @@ class Drawing:
         info = gpu.upload([words.packed()])
         parts = gpu.bindable(4 * (PARTS + UNSIGNED * words.unsigned) * self._listed)
         told, shades = gpu.bindable(slopes.nbytes), gpu.bindable(colors.nbytes)
-        given = [info, self._records, found.places, found.splats, found.starts, self._pixels, gradients, parts]
-        first = gpu.bind(blame(words, self._listed), given, *grid(across * down, gpu.limits.groups))
-        given = [info, self._shapes, self._colors, self._records, self._counted.starts, parts, told, shades]
+        buffers = [info, self._records, found.places, found.splats, found.starts, self._pixels, gradients, parts]
+        first = gpu.bind(blame(words, self._listed), buffers, *grid(across * down, gpu.limits.groups))
+        buffers = [info, self._shapes, self._colors, self._records, self._counted.starts, parts, told, shades]
         kernel = project_back(words, self._degree, self._listed)
-        gpu.run([first, gpu.bind(kernel, given, *grid(-(-count // GROUP), gpu.limits.groups))])
+        gpu.run([first, gpu.bind(kernel, buffers, *grid(-(-count // GROUP), gpu.limits.groups))])
         ends = {(SHAPE + 2) * count, SLOPES * count if words.unsigned else 0, slopes.size if words.posed else 0}
         begins = {0, (SHAPE + 2) * count if words.unsigned else 0, SLOPES * count if words.posed else 0}
         for begin, end in zip(sorted(begins), sorted(ends - {0}), strict=True):

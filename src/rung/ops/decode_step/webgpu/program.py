@@ -187,8 +187,8 @@ class State:
         """Return the kernels that choose a token of the first row of logits and read it next: the likeliest, or one
         that is drawn, of those that filters leave."""
         if (draws, filtered) not in self._choices:
-            made = self._draw(filtered) if draws else self._likeliest()
-            self._choices[draws, filtered] = made
+            dispatches = self._draw(filtered) if draws else self._likeliest()
+            self._choices[draws, filtered] = dispatches
         return self._choices[draws, filtered]
 
     def _likeliest(self) -> list[Dispatch]:
@@ -369,7 +369,7 @@ def _halves(both: Segment) -> list[Segment]:
     """Return gate and up of one weight that has both."""
     rows = both.rows // 2
     gate = replace(both, rows=rows, whole=both.rows)
-    bias, factor = (place + rows if place >= 0 else -1 for place in (both.bias, both.factor))
+    bias, factor = (row + rows if row >= 0 else -1 for row in (both.bias, both.factor))
     return [gate, replace(gate, first=rows, bias=bias, up=both.up + rows * both.rank, factor=factor)]
 
 

@@ -109,13 +109,13 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
     """Compute rows; return the logits of those that want them, or None."""
     device, shape, program = state.gpu, state.shape, state.program(adapter)
     slots = list(dict.fromkeys(row.sequence for row in rows))
-    wanted = [number for number, row in enumerate(rows) if row.wants_logits]
+    with_logits = [number for number, row in enumerate(rows) if row.wants_logits]
     states = [number for number, row in enumerate(rows) if row.state >= 0]
-    device.write(state.info, 0, _info(state, rows, slots, wanted))
+    device.write(state.info, 0, _info(state, rows, slots, with_logits))
     _write_tables(state, batch, rows, slots)
     work = [*_embed(state, rows), *program.layers(_size(len(rows)), len(slots) == len(rows))]
-    if wanted:
-        work += program.head(_size(len(wanted)))
+    if with_logits:
+        work += program.head(_size(len(with_logits)))
     if states:
         device.write(state.other_info, 0, _info(state, rows, slots, states))
         work.append(state.norm_kernel(len(states)))
@@ -126,10 +126,10 @@ def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter:
             target = batch[rows[number].sequence].states
             assert target is not None, "only rows that have a place for them ask for states"
             target[rows[number].state] = values
-    if not wanted:
+    if not with_logits:
         return None
-    size = 4 * len(wanted) * shape.vocabulary
-    return device.read(state.logits, 0, size).view(np.float32).reshape(len(wanted), -1)
+    size = 4 * len(with_logits) * shape.vocabulary
+    return device.read(state.logits, 0, size).view(np.float32).reshape(len(with_logits), -1)
 
 
 def _info(state: State, rows: Sequence[Row], slots: Sequence[int], selected: Sequence[int]) -> npt.NDArray[np.uint32]:

@@ -20,7 +20,7 @@ from rung.server.service import Answers, Call, Endpoint, post
 
 
 @dataclass
-class _Made:
+class _Generation:
     """A response while it is made, and the conversation that it goes on from."""
 
     call: Call
@@ -34,7 +34,7 @@ class _Made:
     def shown(self, status: str, **more: Any) -> dict[str, Any]:
         """Return the response."""
         body = self.body
-        given = msgspec.to_builtins(body)
+        fields = msgspec.to_builtins(body)
         echoed = ("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "temperature", "top_p")
         named = ("safety_identifier", "prompt_cache_key", "user")
         return {
@@ -47,12 +47,12 @@ class _Made:
             "incomplete_details": None,
             "model": self.answers.model,
             "output": self.output.items,
-            **{name: given[name] for name in (*echoed, *named)},
+            **{name: fields[name] for name in (*echoed, *named)},
             "parallel_tool_calls": True if body.parallel_tool_calls is None else body.parallel_tool_calls,
-            "tools": given["tools"] or [],
-            "tool_choice": given["tool_choice"] or "auto",
-            "text": {"format": {"type": "text"}} if body.text is None or body.text.format is None else given["text"],
-            "reasoning": given["reasoning"] or {"effort": None, "summary": None},
+            "tools": fields["tools"] or [],
+            "tool_choice": fields["tool_choice"] or "auto",
+            "text": {"format": {"type": "text"}} if body.text is None or body.text.format is None else fields["text"],
+            "reasoning": fields["reasoning"] or {"effort": None, "summary": None},
             "truncation": "disabled",
             "top_logprobs": body.top_logprobs or 0,
             "presence_penalty": 0.0,
@@ -87,8 +87,8 @@ class _Made:
             rung=self.answers.rung([end]),
         )
         if self.body.store is not False:
-            said = to_messages(msgspec.convert(self.output.items, list[Item]))
-            self.call.service.responses.put(self.call.owner, found, [*self.messages, *said])
+            messages = to_messages(msgspec.convert(self.output.items, list[Item]))
+            self.call.service.responses.put(self.call.owner, found, [*self.messages, *messages])
         return found
 
 
@@ -112,18 +112,18 @@ async def respond(call: Call, body: ResponsesRequest) -> Response:
     messages = body.messages(_before(call, body))
     generate = body.to_generate(messages)
     answers = await call.begin(body.model, generate)
-    made = _Made(call, body, messages, answers, parser_of(answers, generate, body.callable_tools))
+    generation = _Generation(call, body, messages, answers, parser_of(answers, generate, body.callable_tools))
     if body.stream:
-        return Stream(_events(made), on_close=answers.close)
+        return Stream(_events(generation), on_close=answers.close)
     (choice,) = await call.collect(answers)
-    for _ in made.output.push(parse(made.parser, choice.text), choice.logprobs or ()):
+    for _ in generation.output.push(parse(generation.parser, choice.text), choice.logprobs or ()):
         pass  # the events of a stream
-    for _ in made.output.finish("incomplete" if _is_cut(choice.end) else "completed"):
+    for _ in generation.output.finish("incomplete" if _is_cut(choice.end) else "completed"):
         pass
-    return json_response(await made.finish(choice.end))
+    return json_response(await generation.finish(choice.end))
 
 
-async def _events(made: _Made) -> AsyncGenerator[bytes]:
+async def _events(generation: _Generation) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
     number = 0
 
@@ -134,22 +134,22 @@ async def _events(made: _Made) -> AsyncGenerator[bytes]:
         return event({"type": name, "sequence_number": number - 1, **fields}, name)
 
     try:
-        yield written(("response.created", {"response": made.shown("in_progress")}))
-        yield written(("response.in_progress", {"response": made.shown("in_progress")}))
-        async for each in made.answers:
+        yield written(("response.created", {"response": generation.shown("in_progress")}))
+        yield written(("response.in_progress", {"response": generation.shown("in_progress")}))
+        async for each in generation.answers:
             if isinstance(each, Delta):
-                for found in made.output.push(made.parser.push(each.text), each.logprobs or ()):
+                for found in generation.output.push(generation.parser.push(each.text), each.logprobs or ()):
                     yield written(found)
                 continue
-            for found in made.output.push(made.parser.finish()):
+            for found in generation.output.push(generation.parser.finish()):
                 yield written(found)
-            for found in made.output.finish("incomplete" if _is_cut(each) else "completed"):
+            for found in generation.output.finish("incomplete" if _is_cut(each) else "completed"):
                 yield written(found)
-            response = await made.finish(each)
+            response = await generation.finish(each)
             yield written((f"response.{response['status']}", {"response": response}))
     except ApiError as error:
         about = openai_error(error)["error"]
-        failed = made.shown("failed", error={"code": "server_error", "message": about["message"]})
+        failed = generation.shown("failed", error={"code": "server_error", "message": about["message"]})
         yield written(("error", {"code": about["code"], "message": about["message"], "param": about["param"]}))
         yield written(("response.failed", {"response": failed}))
 

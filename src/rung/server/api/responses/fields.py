@@ -137,8 +137,8 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def to_function(self) -> functions.Tool:
         """Return it as chat completions write it."""
-        given = functions.Function(name=self.name, description=self.description, parameters=self.parameters)
-        return functions.Tool("function", given)
+        function = functions.Function(name=self.name, description=self.description, parameters=self.parameters)
+        return functions.Tool("function", function)
 
 
 class NamedChoice(msgspec.Struct, forbid_unknown_fields=True):
@@ -190,8 +190,8 @@ class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     @property
     def callable_tools(self) -> list[functions.Tool]:
         """Return the tools that the answer may call."""
-        given = [] if self.tool_choice == "none" else self.tools or []
-        return [each.to_function() for each in given]
+        tools = [] if self.tool_choice == "none" else self.tools or []
+        return [each.to_function() for each in tools]
 
     def messages(self, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the conversation without ``instructions``, ``before`` and what the body adds. Raises ``ApiError``."""
