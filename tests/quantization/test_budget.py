@@ -157,6 +157,7 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
     [
         (("--format", "q4_0", "--for", "p2200"), "--for chooses within --size or --max-kl"),
         (("--max-kl", "0.1", "--for", "p220"), "Did you mean"),
+        (("--max-kl", "0.1", "--software", "torch 2.3"), "that of the card of --for"),
         ((), "one of three options"),
         (("--size", "1MB", "--max-kl", "0.1"), "one of three options"),
         (("--size", "huge"), "is not a size"),

@@ -84,6 +84,7 @@ def quantize(
     max_kl: _MaxKl = None,
     text: _Text = None,
     device: _For = None,
+    software: options.Software = None,
     plan: _Plan = False,
     keep: _Keep = None,
     kind: _As = None,
@@ -108,8 +109,9 @@ def quantize(
         check_curves(Path(picture))
     if fleet and (plan or format is None or text is not None):
         raise _fleet_of_format()
-    if plan or format is None or any(each is not None for each in (size, max_kl, text, device)):
-        budget = budget_of(format, size, max_kl, plan, importance, kind_of(Path(target), kind), device)
+    if plan or format is None or any(each is not None for each in (size, max_kl, text, device, software)):
+        where = None if device is None and software is None else one_device(device, software)
+        budget = budget_of(format, size, max_kl, plan, importance, kind_of(Path(target), kind), where)
         card = opened(source, target, offline, revision, quiet or json)
         within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet)
         return
@@ -225,7 +227,7 @@ def report(
 
 def budget_of(
     format: str | None, size: str | None, max_kl: float | None, plan: bool, importance: str | None, kind: str,
-    device: str | None,
+    device: Device | None,
 ) -> Budget:  # fmt: skip
     """Return the budget. Raises ``UsageError`` for options that are missing, that exclude each other, or make no
     sense."""
@@ -251,19 +253,20 @@ def budget_of(
             (),
             ["--max-kl 0.02 --for p2200", "rung check MODEL --device p2200   # how fast a format is there"],
         )
-    where = None if device is None else one_device(device)
     try:
-        return Budget(None if size is None else parse_size(size), max_kl, format, where)
+        return Budget(None if size is None else parse_size(size), max_kl, format, device)
     except ValueError as error:
         raise UsageError(f"--size {size}: {error}", (), ["--size 120MB"], code="value-out-of-range") from error
 
 
-def one_device(name: str) -> Device:
-    """Return the device of a name. Raises ``UnknownDevice``, and ``UsageError`` for a name of several."""
+def one_device(name: str | None, software: str | None) -> Device:
+    """Return the device of a name. Raises ``UnknownDevice``, and ``UsageError`` without a name or for several."""
     from rung.core.errors import UsageError
     from rung.hardware.select import select_groups
 
-    groups = select_groups((name,))
+    if name is None:
+        raise UsageError("--software is that of the card of --for.", (), ["--max-kl 0.02 --for p2200"])
+    groups = select_groups((name,), software)
     if len(groups) != 1 or len(groups[0]) != 1:
         raise UsageError(f"--for {name}: a mixture is chosen for one device.", (), ["--for p2200", "rung devices"])
     return groups[0][0]

@@ -128,7 +128,6 @@ def serve(
         "offline": offline,
     }
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
-    on_page = open_page if open else lambda address: None
     settings = server.Settings(
         _loads(models or [], alias, common, special, system or "", slot_save_path or "", yes, quiet),
         options=common,
@@ -148,7 +147,13 @@ def serve(
     )
     interrupts.keep_running()
     with bar(quiet) as progress:
-        server.serve(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
+        server.serve(
+            settings,
+            lambda text: None if quiet else note(text),
+            progress.update,
+            note,
+            on_page=open_page if open else lambda _: None,
+        )
 
 
 def _check_packages() -> None:
