@@ -116,17 +116,10 @@ def serve(
 
     check_software(device, software)
     common = {
-        "format": format,
-        "device": device,
-        "software": software,
-        "memory": memory,
-        "context": context,
-        "parallel": parallel,
-        "prefix_cache": prefix_cache,
-        "cache_type": cache_type,
-        "threads": threads,
+        "format": format, "device": device, "software": software, "memory": memory, "context": context,
+        "parallel": parallel, "prefix_cache": prefix_cache, "cache_type": cache_type, "threads": threads,
         "offline": offline,
-    }
+    }  # fmt: skip
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
     settings = server.Settings(
         _loads(models or [], alias, common, special, system or "", slot_save_path or "", yes, quiet),
@@ -145,15 +138,10 @@ def serve(
         saves_slots=bool(slot_save_path),
         any_name=any_name,
     )
+    on_page = open_page if open else lambda address: None
     interrupts.keep_running()
     with bar(quiet) as progress:
-        server.serve(
-            settings,
-            lambda text: None if quiet else note(text),
-            progress.update,
-            note,
-            on_page=open_page if open else lambda _: None,
-        )
+        server.serve(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
 
 
 def _check_packages() -> None:
