@@ -37,14 +37,14 @@ class Slots:
         self._used: dict[int, int] = {}  # when each was used, as a running number
         self._times = itertools.count(1)
 
-    def take(self, wanted: int | None, taken: Collection[int]) -> int:
+    def take(self, slot: int | None, taken: Collection[int]) -> int:
         """Return the number of the slot for an answer: the one that it names, else the one that is free for longest."""
-        if wanted is None:
+        if slot is None:
             numbers = range(self._model.scheduler.parallel)
             free = [number for number in numbers if number not in taken]
-            wanted = min(free or numbers, key=lambda number: self._used.get(number, 0))
-        self._used[wanted] = next(self._times)
-        return wanted
+            slot = min(free or numbers, key=lambda number: self._used.get(number, 0))
+        self._used[slot] = next(self._times)
+        return slot
 
     def check(self, number: int | None) -> None:
         """Raise ``UsageError`` for the number of a slot that is not there."""

@@ -146,14 +146,14 @@ class Drawing:
         gpu, count, (across, down) = self._gpu, words.splats, words.tiles
         info = gpu.upload([words.packed()])
         parts = gpu.bindable(4 * (PARTS + UNSIGNED * words.unsigned) * self._listed)
-        told, shades = gpu.bindable(slopes.nbytes), gpu.bindable(colors.nbytes)
+        grads, shades = gpu.bindable(slopes.nbytes), gpu.bindable(colors.nbytes)
         buffers = [info, self._records, found.places, found.splats, found.starts, self._pixels, gradients, parts]
         first = gpu.bind(blame(words, self._listed), buffers, *grid(across * down, gpu.limits.groups))
-        buffers = [info, self._shapes, self._colors, self._records, self._counted.starts, parts, told, shades]
+        buffers = [info, self._shapes, self._colors, self._records, self._counted.starts, parts, grads, shades]
         kernel = project_back(words, self._degree, self._listed)
         gpu.run([first, gpu.bind(kernel, buffers, *grid(-(-count // GROUP), gpu.limits.groups))])
         ends = {(SHAPE + 2) * count, SLOPES * count if words.unsigned else 0, slopes.size if words.posed else 0}
         begins = {0, (SHAPE + 2) * count if words.unsigned else 0, SLOPES * count if words.posed else 0}
         for begin, end in zip(sorted(begins), sorted(ends - {0}), strict=True):
-            slopes[begin:end] = gpu.read(told, 4 * begin, 4 * (end - begin)).view(np.float32)
+            slopes[begin:end] = gpu.read(grads, 4 * begin, 4 * (end - begin)).view(np.float32)
         colors[:] = gpu.read(shades, 0, colors.nbytes).view(np.float32)

@@ -242,15 +242,15 @@ def sort(gpu: Gpu, size: int, keys: Any, values: Any, bits: int, scratch: Scratc
     blocks = -(-size // BLOCK)
     across, down = grid(blocks, gpu.limits.groups)
     count_digits, scatter = _sort_code()
-    spare, held, digits = (scratch.keys, scratch.values), (keys, values), 4 * DIGITS * blocks
+    spare, arrays, digits = (scratch.keys, scratch.values), (keys, values), 4 * DIGITS * blocks
     table = gpu.bindable(digits + 4)
     for shift in range(0, bits, BITS):
         words = job(gpu, size, shift, blocks)
         kernel = Kernel(count_digits, (False, False, True), (12, 4 * size, digits), 4 * DIGITS)
-        dispatches.append(gpu.bind(kernel, [words, held[0], scratch.table], across, down))
+        dispatches.append(gpu.bind(kernel, [words, arrays[0], scratch.table], across, down))
         dispatches += prefix_sums(gpu, DIGITS * blocks, scratch.table, scratch.sums, table)
         reaches = (12, 4 * size, 4 * size, digits, 4 * size, 4 * size)
         kernel = Kernel(scatter, (False,) * 4 + (True,) * 2, reaches, 4 * 9 * DIGITS)
-        dispatches.append(gpu.bind(kernel, [words, *held, table, *spare], across, down))
-        spare, held = held, spare
-    return dispatches, *held
+        dispatches.append(gpu.bind(kernel, [words, *arrays, table, *spare], across, down))
+        spare, arrays = arrays, spare
+    return dispatches, *arrays

@@ -317,23 +317,23 @@ class Program:
         columns, gain, kept = group.matrices[0].shape[1], options.pop("gain", -1), options.pop("kept", None)
         units, made, after = options.pop("units", None), options.pop("made", None), options.pop("after", -1)
         options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "rows": rows, "columns": columns}
-        beside = [vectors.buffer, s.info, x, y]
+        buffers = [vectors.buffer, s.info, x, y]
         if change.down is not None:
             options |= {"changes": change.size, "low": change.down.shape[0]}
-            beside += [change.buffer, self._low]
+            buffers += [change.buffer, self._low]
             yield self._down(change.down, vectors, x, rows, columns, gain, options)
         if options.get("post", -1) >= 0:
             options["keeps"] = kept is not None
-            beside += [s.added] if kept is None else [s.added, kept]
+            buffers += [s.added] if kept is None else [s.added, kept]
             units = None  # what a norm is added to has none
         kind: type[Product] = Product
         if s.integers:
             kind = Tile
             options |= {"units": units is not None, "makes": made is not None, "after": after}
-            beside += [each for each in (units, made) if each is not None]
+            buffers += [each for each in (units, made) if each is not None]
         for start, segments, stride, buffer in _segments(group, biases, change, bool(options.get("activation"))):
             product = kind(segments, gain=gain, start=start, stride=stride, **options)
-            yield s.gpu.bind(product.kernel(), [buffer, buffer, *beside], *product.grid)
+            yield s.gpu.bind(product.kernel(), [buffer, buffer, *buffers], *product.grid)
 
     def _down(
         self, down: Matrix, vectors: Vectors, x: Any, rows: int, columns: int, gain: int, options: dict[str, Any]
