@@ -71,8 +71,8 @@ def test_a_batch_keeps_prefixes_too(rung, tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("{file}", "cannot keep prefixes"),
-        ("{file}/inside:1GB", "cannot keep prefixes"),
+        ("{file}", "cannot hold the files of --prefix-cache"),
+        ("{file}/inside:1GB", "cannot hold the files of --prefix-cache"),
         ("{folder}:4XB", "'4XB' is not a size"),
         ("{folder}:0", "not above zero"),
     ],

@@ -159,6 +159,7 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
         (("--max-kl", "0.1", "--for", "p220"), "Did you mean"),
         (("--max-kl", "0.1", "--software", "torch 2.3"), "that of the card of --for"),
         ((), "one of three options"),
+        (("--for", "p2200"), "one of two options"),
         (("--size", "1MB", "--max-kl", "0.1"), "one of three options"),
         (("--size", "huge"), "is not a size"),
         (("--max-kl", "-1"), "no KL"),

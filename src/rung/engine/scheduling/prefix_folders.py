@@ -40,7 +40,10 @@ def open_folder(text: str, option: str = "--prefix-cache") -> tuple[Path, int]:
         reason = error.strerror or str(error)
     if reason:
         raise UsageError(
-            f"{folder} cannot keep prefixes: {reason}.", [], ["name another folder"], code="output-unwritable"
+            f"{folder} cannot hold the files of {option}: {reason}.",
+            [],
+            [f"{option} ./{option.strip('-')}"],
+            code="output-unwritable",
         )
     if option == "--prefix-cache":
         _remember(folder)

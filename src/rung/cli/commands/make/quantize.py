@@ -235,8 +235,10 @@ def budget_of(
     from rung.core.text import parse_size
 
     if sum(each is not None for each in (format, size, max_kl)) != 1:
-        ways = ["--size 120MB", "--max-kl 0.02", "--format q4_k_m"]
-        raise UsageError("Say how small or how good the file must be, by one of three options.", (), ways)
+        chooses = plan or device is not None  # which a format leaves nothing for
+        ways = ["--size 120MB", "--max-kl 0.02", *([] if chooses else ["--format q4_k_m"])]
+        number = "two" if chooses else "three"
+        raise UsageError(f"Say how small or how good the file must be, by one of {number} options.", (), ways)
     if kind != "gguf":
         raise UsageError(
             "Within a budget rung writes GGUF files.", (), ["a DST that ends in .gguf"], code="format-does-not-suit"
