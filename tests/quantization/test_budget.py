@@ -141,13 +141,16 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
     within = ("--max-kl", "0.02", *text)
     small = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within)[1])
     assert "tokens_per_second" not in small
+    gains = []
     for device in ("p2200", "raspberry pi 5", "7900 xtx"):
         fast = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within, "--for", device)[1])
         assert fast["expected_kl"] <= 0.02
         assert fast["tokens_per_second"] > 0
         size = ("--size", str(small["file_bytes"] + 100))
         sized = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *size, *text, "--for", device)[1])
-        assert fast["tokens_per_second"] >= 0.999 * sized["tokens_per_second"]
+        gains.append(fast["tokens_per_second"] / sized["tokens_per_second"])
+    assert min(gains) >= 0.999
+    assert max(gains) > 1.002  # little, for products take a small part of so small a model
     out = quantize(capsys, model, tmp_path / "a.gguf", *within[:-1], "--for", "p2200")[1]
     assert "tokens/s, predicted" in out
 
