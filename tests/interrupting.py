@@ -67,11 +67,8 @@ def ended(threads: int) -> bool:
 
 #: Seconds that a command may take from Ctrl-C to its end.
 BAR = 2.0
-#: Seconds before which a process is Python's own start more than a command.
-START = 0.3
-#: Seconds that a command takes at least, where it is shorter than that.
-SHORTEST = START + 0.05
-
+#: Seconds, and the part of a command's time, before which a process is Python's own start more than the command.
+START, START_PART = 0.3, 0.4
 
 #: What a shell calls 130; the second after a command is done, while Python itself ends.
 _INTERRUPTED = (130, -signal.SIGINT)
@@ -204,16 +201,17 @@ def stop_again_and_again(
             (reference / made.name).symlink_to(made)
     started = time.monotonic()
     assert run(work.words, reference).code == 0
-    longest = max(time.monotonic() - started, SHORTEST)
+    longest = time.monotonic() - started
+    start = min(START, START_PART * longest)
     outcome, random_ = Outcome([], []), random.Random(seed)
     for number in itertools.count():
         place = _fresh(folder, reference, f"run{number}")
         for link in range(chain):
-            stop = run((*work.words, *_resume(work, place)), place, START + random_.uniform(0, longest - START))
+            stop = run((*work.words, *_resume(work, place)), place, random_.uniform(start, longest))
             outcome.stops.append(stop)
             if stop.code == 0:  # done before
                 if not link:  # what goes on where another one was stopped is shorter
-                    longest = max(min(longest, stop.seconds), SHORTEST)
+                    longest = max(min(longest, stop.seconds), 1.1 * start)
                 break
             if not stop.good:
                 outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")

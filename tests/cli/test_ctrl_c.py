@@ -73,10 +73,25 @@ def devices():
 """
 
 
+# Ctrl-C when the command has ended and only the process has not
+AT_THE_END = """
+import atexit, signal, sys
+def devices():
+    atexit.register(signal.raise_signal, signal.SIGINT)
+    sys.exit({code})
+"""
+
+
 @pytest.mark.parametrize(
     ("module", "said"),
-    [(AT_WORK, "stopped\n"), (WITH_THREADS, "stopped\n"), (SAVED, "")],
-    ids=["library", "threads", "saved"],
+    [
+        (AT_WORK, "stopped\n"),
+        (WITH_THREADS, "stopped\n"),
+        (SAVED, ""),
+        (AT_THE_END.format(code=0), "stopped\n"),
+        (AT_THE_END.format(code=2), "stopped\n"),
+    ],
+    ids=["library", "threads", "saved", "done", "refused"],
 )
 def test_a_command_ends_whatever_it_is_doing(tmp_path: Path, module: str, said: str) -> None:
     (tmp_path / "devices.py").write_text(module)

@@ -16,6 +16,13 @@ from rung.hardware import interpreter
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 1 an error, 2 a wrong question, 130 after Ctrl-C."""
+    try:
+        _main(arguments)
+    except KeyboardInterrupt:  # while ``_main`` answered how the command ended
+        interrupts.stop()
+
+
+def _main(arguments: Sequence[str] | None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before the program began
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
@@ -41,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as ended:
         if ended.code == 130:  # a command that has ended after Ctrl-C by itself, its work saved
             interrupts.leave()
-        if ended.code in (None, 0):
-            _finish()
+        _finish(ended.code)
         raise
     except BrokenPipeError:
         _discard()  # the reader has gone (| head): nothing is left to say
@@ -55,18 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _report(error, json="--json" in words[:own])
         if _no_room(error):
             _discard()
+        _finish(code)
         sys.exit(code)
 
 
-def _finish() -> None:
+def _finish(code: str | int | None) -> None:
     """Leave where no thread is at work and all that was printed has been read; else Python ends as it does."""
+    if isinstance(code, str):  # Python prints it
+        return
     if "threading" in sys.modules and any(not each.daemon for each in sys.modules["threading"].enumerate()[1:]):
         return
     try:
         sys.stdout.flush()
     except OSError:
         return
-    interrupts.leave(0)
+    interrupts.leave(code or 0)
 
 
 def _interrupted(error: BaseException | None) -> bool:

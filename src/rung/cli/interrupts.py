@@ -22,7 +22,7 @@ LIMIT = 1.0
 _AGAIN = 0.05
 _IMPORTING = "<frozen importlib._bootstrap>"
 
-_goes_on = _said = _owns_process = False
+_goes_on = _said = _leaving = _owns_process = False
 
 
 def listen(watch: bool) -> None:
@@ -31,8 +31,8 @@ def listen(watch: bool) -> None:
     ``watch`` ends the process after ``LIMIT`` seconds where ``KeyboardInterrupt`` does not get through: Python raises
     it between two of its own steps, and a step may be minutes of a library.
     """
-    global _goes_on, _said, _owns_process
-    _goes_on, _said, _owns_process = False, False, watch
+    global _goes_on, _said, _leaving, _owns_process
+    _goes_on, _said, _leaving, _owns_process = False, False, False, watch
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     signal.signal(signal.SIGINT, _interrupt)
@@ -54,6 +54,8 @@ def keep_running() -> None:
 
 def stop() -> NoReturn:
     """Say that Ctrl-C ends the process, and ``leave``."""
+    global _leaving
+    _leaving = True
     _say_stopped()
     leave()
 
@@ -64,6 +66,8 @@ def leave(code: int = 130) -> NoReturn:
     A process of its own does not wait for threads that import or compile, nor takes Numba and torch apart, as Python
     does at its end.
     """
+    global _leaving
+    _leaving = True
     if _owns_process:
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -97,7 +101,12 @@ def _end() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``; not in the middle of an import: torch's modules are called by C++ then, which aborts
-    where an exception comes out of them, with a page of its own."""
+    where an exception comes out of them, with a page of its own.
+
+    Where the process is leaving, end it at once: nothing is left that would catch the exception.
+    """
+    if _leaving and _owns_process:
+        _end()
     at = frame
     while at is not None and at.f_code.co_filename != _IMPORTING:
         at = at.f_back
