@@ -106,8 +106,8 @@ def train(case: Case, steps: int) -> dict[str, Any]:
             device="cpu",
             eval_split=4,
         )
-        hearing = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
-        found = run(settings, folder / "out", hearing=hearing).metrics
+        listener = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
+        found = run(settings, folder / "out", listener=listener).metrics
     return {**found, "median": statistics.median(np.diff(times)[len(times) // 2 :].tolist())}
 
 

@@ -52,11 +52,11 @@ def speed(scene: str, splats: int, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         first = Path(folder) / "first.ply"
         write(first, seeding.cloud_of(points, colors, 3, 0.5, 1.0))
-        hearing = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
+        listener = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
         train(
             Settings(scene, init=str(first), max_splats=splats, steps=steps, eval_split=0),
             Path(folder) / "run",
-            hearing=hearing,
+            listener=listener,
         )
     apart = np.diff(times)[len(times) // 2 :]
     view = shots.views[0]

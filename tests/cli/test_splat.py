@@ -43,8 +43,8 @@ def test_names_of_photographs_do_not_steer_the_terminal(tmp_path, capsys, monkey
     code, _, err = ended(capsys, "sfm", tmp_path, "--out", tmp_path / "scene")
     assert (code, err) == (0, "left out, not there: \\x1b]0;title\\x07\\x1b[2J\n")
 
-    def trained(*given, hearing, **more):
-        hearing.note(STEERING)
+    def trained(*given, listener, **more):
+        listener.note(STEERING)
         return training.Result(3, {}, True)
 
     monkeypatch.setattr(training, "train", trained)

@@ -72,7 +72,7 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
         read = chunk[name] = models.reading(name, size, device, 1)
         products = seconds[f"{name} products"] = read.multiplied / truth[name]
         seconds["read"] = products + read.attended / truth["attention"] + read.values * truth["values"]
-        seconds[name] = read.held / truth["row"] + size.layers * truth["layer"]
+        seconds[name] = read.weights_bytes / truth["row"] + size.layers * truth["layer"]
     for name, size in importance._CACHES.items():
         read = 4 * size.layers * size.kv_heads * size.head_dim * importance._DEPTH
         seconds |= {f"near {name}": 1e-3, f"deep {name}": 1e-3 + read / truth["cache"]}

@@ -115,7 +115,7 @@ class Control:
         authority, key = self._folder.read(files.AUTHORITY), self._folder.read(files.AUTHORITY_KEY)
         name, address = node.name_of(body.report.name), body.report.address
         try:
-            certificate = certificates.sign(authority, key, body.wanted.encode(), name, address)
+            certificate = certificates.sign(authority, key, body.certificate_request.encode(), name, address)
         except ValueError as error:
             raise UsageError(f"The request to join makes no sense: {error}", code="fleet-token") from error
         self._fleet.enter(body.report)

@@ -46,7 +46,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str
     versions: Versions
     report: NodeReport
-    wanted: str
+    certificate_request: str
 
 
 class Invitation(msgspec.Struct, frozen=True):

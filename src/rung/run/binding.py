@@ -161,8 +161,8 @@ class Binder:
 
     def _prepare(self, rung: Rung, encoded: Encoded) -> Any:
         """Return the state of a rung; those of stored weights compute on the device of what they multiply with."""
-        place = {"device": location(self.device.id)} if rung.packing in ON_DEVICE else {}
-        return rung.load().prepare(encoded, dtype=self.dtype, threads=self.threads, **place)
+        options = {"device": location(self.device.id)} if rung.packing in ON_DEVICE else {}
+        return rung.load().prepare(encoded, dtype=self.dtype, threads=self.threads, **options)
 
     def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
         """Attention of one layer; ``options`` are window and softcap."""
@@ -287,18 +287,18 @@ class Linear:
             return self(torch.from_numpy(x)).numpy()
         return self.multiply(x)
 
-    def decode(self, first: int, last: int, place: torch.device, dtype: torch.dtype) -> Tensor:
+    def decode(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return the rows [first, last) of a weight that is held as it is stored, in a dtype there, to be read only."""
         own = getattr(self._implementations[1], "decode", None)
         if own is None:
-            plain: Tensor = self.state.read(first, last, place, dtype)
+            plain: Tensor = self.state.read(first, last, device, dtype)
             return plain
         try:
-            result: Tensor = own(self.state, first, last, place, dtype)
+            result: Tensor = own(self.state, first, last, device, dtype)
             return result
         except Exception as error:
             self._failed(1, error)
-        return self.decode(first, last, place, dtype)
+        return self.decode(first, last, device, dtype)
 
     def _failed(self, which: int, error: Exception) -> None:
         """Bind the rung below one that failed."""

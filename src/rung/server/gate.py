@@ -115,10 +115,10 @@ class Gate:
     def _owner(self, headers: Headers) -> str | None:
         """Return the name of the key that a request has, or None. Each key is compared, in constant time."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        presented = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         found = None
         for key in self.keys:
-            if hmac.compare_digest(_digest(given), _digest(key)):
+            if hmac.compare_digest(_digest(presented), _digest(key)):
                 found = key
         return None if found is None else _digest(found).hex()[:16]
 

@@ -36,7 +36,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 
-def parse_keep_alive(given: str | float) -> float:
+def parse_keep_alive(value: str | float) -> float:
     """Return seconds of ``5m``, ``1h30m``, ``300`` or a number; below zero is for ever.
 
     Raises ``ValueError`` for what is none.
@@ -44,7 +44,7 @@ def parse_keep_alive(given: str | float) -> float:
     >>> parse_keep_alive("1h30m"), parse_keep_alive(0), parse_keep_alive(-1)
     (5400.0, 0.0, inf)
     """
-    text = str(given).strip()
+    text = str(value).strip()
     parts = _PART.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text.lstrip("-"):
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)

@@ -39,7 +39,7 @@ class Block:
     size: int
     address: int
     small: bool
-    asked: int = 0
+    requested: int = 0
     free: bool = False
     before: Block | None = field(default=None, repr=False)
     after: Block | None = field(default=None, repr=False)
@@ -87,7 +87,7 @@ class Allocator:
         self.capacity = capacity
         self._full = full
         self.counts: Counter[str] = Counter()
-        self.allocated = self.reserved = self.asked = self.active = 0
+        self.allocated = self.reserved = self.requested = self.active = 0
         self._lock = threading.RLock()
         self._free = {True: _Free(), False: _Free()}  # by Block.small
         self._released: deque[Block] = deque()  # by finalisers, which may run in the middle of anything
@@ -108,16 +108,16 @@ class Allocator:
             rounded = -(-size // _ROUND) * _ROUND
             waiting = self._waiting[rounded]
             block = waiting.pop() if waiting else self._cut(rounded)
-            block.asked = size
+            block.requested = size
             self.allocated += block.size
-            self.asked += size
+            self.requested += size
             self.active += 1
             self.counts["allocation"] += 1
             peaks = self._peaks
             if self.allocated > peaks["allocated"]:
                 peaks["allocated"] = self.allocated
-            if self.asked > peaks["asked"]:
-                peaks["asked"] = self.asked
+            if self.requested > peaks["asked"]:
+                peaks["asked"] = self.requested
             if self.active > peaks["active"]:
                 peaks["active"] = self.active
             return block
@@ -152,18 +152,18 @@ class Allocator:
             self._peaks = self._now()
 
     def _now(self) -> dict[str, int]:
-        return {"allocated": self.allocated, "reserved": self.reserved, "asked": self.asked, "active": self.active}
+        return {"allocated": self.allocated, "reserved": self.reserved, "asked": self.requested, "active": self.active}
 
     def _drain(self) -> None:
         """Counts what was given back and lets it wait."""
         while self._released:
             block = self._released.popleft()
-            if block.asked:
+            if block.requested:
                 self.allocated -= block.size
-                self.asked -= block.asked
+                self.requested -= block.requested
                 self.active -= 1
                 self.counts["free"] += 1
-                block.asked = 0
+                block.requested = 0
                 self._waiting[block.size].append(block)
 
     def _merge(self) -> None:

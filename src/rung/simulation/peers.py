@@ -18,7 +18,7 @@ def install(world: World, patches: Patches) -> None:
     """Puts them in force, under the names that ``torch/nn/parallel/comm.py`` calls."""
 
     def moved(tensor: Tensor, index: int | None) -> Tensor:
-        return tensor.to("cpu" if index == -1 else world.card_of(index).place)
+        return tensor.to("cpu" if index == -1 else world.card_of(index).torch_device)
 
     def broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
         return [moved(tensor, index) for index in devices]

@@ -330,20 +330,20 @@ def _segment(card: Card, parts: list[Block]) -> dict[str, Any]:
         {
             "address": block.address,
             "size": block.size,
-            "requested_size": block.asked,
-            "state": "active_allocated" if block.asked else "inactive",
+            "requested_size": block.requested,
+            "state": "active_allocated" if block.requested else "inactive",
             "frames": [],
         }
         for block in parts
     ]
-    used = sum(block.size for block in parts if block.asked)
+    used = sum(block.size for block in parts if block.requested)
     return {
         "device": card.index,
         "address": parts[0].address,
         "total_size": sum(block.size for block in parts),
         "allocated_size": used,
         "active_size": used,
-        "requested_size": sum(block.asked for block in parts),
+        "requested_size": sum(block.requested for block in parts),
         "stream": 0,
         "segment_type": "small" if parts[0].small else "large",
         "segment_pool_id": (0, 0),

@@ -35,7 +35,7 @@ class Card(Protocol):
     device: Device
     index: int
     type: str
-    place: torch.device
+    torch_device: torch.device
     total: int
     runtime: int
     allocator: Allocator
@@ -145,7 +145,7 @@ def no_such_device(kind: str, count: int, index: int) -> Exception:
 
 def mixed_devices(card: Card, op: str, argument: str, device: str) -> Exception:
     """For tensors on two devices; ``argument`` is empty where torch's iterators do not name it."""
-    other = str(card.place)
+    other = str(card.torch_device)
     if not argument:
         return RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {other} and {device}!"

@@ -26,7 +26,7 @@ _WORKSPACE, _WORKSPACE_HOPPER = 8_519_680, 32 << 20
 class Host:
     """The processor's memory, where a tensor lies that lies on no card."""
 
-    place = torch.device("cpu")
+    torch_device = torch.device("cpu")
     type = "cpu"
 
 
@@ -34,12 +34,12 @@ HOST = Host()
 
 
 class Card:
-    """One of the simulated cards: what it is, its memory and its random state. ``place`` is its device in torch."""
+    """A simulated card: what it is, its memory and its random state. ``torch_device`` is its device in torch."""
 
     def __init__(self, world: World, device: Device, index: int) -> None:
         self.world, self.device, self.index = world, device, index
         self.type = world.type
-        self.place = torch.device(world.type, index)
+        self.torch_device = torch.device(world.type, index)
         self.total = device.budget if device.free is not None else device.memory
         self.runtime = int(device.details.get("runtime_bytes", _RUNTIME))
         self.allocator = Allocator(max(self.total - self.runtime, 0), lambda size: refusals.out_of_memory(self, size))

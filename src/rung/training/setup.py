@@ -45,12 +45,12 @@ def lora(options: Options) -> LoraConfig:
 class OneDevice(SFTConfig):
     """TRL's settings on the device that was planned for; by themselves they take all GPUs, from the first on."""
 
-    place: str = "cpu"
+    torch_device: str = "cpu"
 
     @functools.cached_property
     def _setup_devices(self) -> torch.device:
         super()._setup_devices  # noqa: B018  fills what accelerate shares, which follows torch's current device
-        device = torch.device(self.place)
+        device = torch.device(self.torch_device)
         self._n_gpu = min(self._n_gpu, 1)
         if device.index is not None:
             torch.get_device_module(device).set_device(device)
@@ -62,7 +62,7 @@ def settings(options: Options, planned: Fit, length: int, folder: Path, rows: in
     steps = int(rows / (planned.batch * planned.accumulate) * options.epochs)
     every = max(1, min(_FAR, steps // _CHECKPOINTS))
     return OneDevice(
-        place=torch_name(planned.device.id),
+        torch_device=torch_name(planned.device.id),
         output_dir=str(folder),
         num_train_epochs=options.epochs,
         learning_rate=options.learning_rate,

@@ -69,19 +69,19 @@ def wrong_once(monkeypatch, call):
 def test_the_plan_is_that_of_the_first_start(scene, tmp_path, monkeypatch):
     monkeypatch.setattr(run.sfm, "posed", lambda source, out, **more: scene)
     with pytest.raises(Killed):
-        train(settings("photographs", sfm=True), tmp_path, hearing=killed_at(1))
+        train(settings("photographs", sfm=True), tmp_path, listener=killed_at(1))
     begun = json.loads((tmp_path / "config.json").read_text())
     assert begun["plan"]["splats"] == 100
     monkeypatch.delattr(run._Run, "_planned")
     with pytest.raises(Killed):
-        train(settings("photographs", sfm=True), tmp_path, resume=True, hearing=killed_at(2))
+        train(settings("photographs", sfm=True), tmp_path, resume=True, listener=killed_at(2))
     assert json.loads((tmp_path / "config.json").read_text()) == begun
 
 
 def test_a_rung_that_was_left_stays_left(scene, tmp_path, monkeypatch, fresh):
     wrong_once(monkeypatch, 7)
     with pytest.raises(Killed):
-        train(settings(scene, steps=11, checkpoint_every=5), tmp_path, hearing=killed_at(11))
+        train(settings(scene, steps=11, checkpoint_every=5), tmp_path, listener=killed_at(11))
     fresh()
     done = train(Settings(str(scene)), tmp_path, resume=True)
     (step,) = done.metrics["report"]["steps"]
@@ -121,7 +121,7 @@ def test_a_state_that_is_no_number_is_not_saved_but_gone_back_from(part, scene, 
 
     monkeypatch.setattr(trainer.Trainer, "advance", advance)
     asked = settings(scene, steps=11, checkpoint_every=5, exposure=True)
-    done = train(asked, tmp_path, hearing=ProgressListener(note=said.append))
+    done = train(asked, tmp_path, listener=ProgressListener(note=said.append))
     assert done.steps == 11
     assert any(f"values of {part}" in text and "Back to step 5" in text for text in said)
     assert np.isfinite(read(tmp_path / "splats.ply").means).all()
@@ -154,7 +154,7 @@ def test_cameras_that_were_found_outlive_a_refusal(scene, tmp_path, monkeypatch)
     monkeypatch.setattr(run.sfm, "posed", posed)
     said = []
     with pytest.raises(UsageError, match="No photograph is left"):
-        train(settings("photographs", sfm=True, eval_split=1), tmp_path, hearing=ProgressListener(note=said.append))
+        train(settings("photographs", sfm=True, eval_split=1), tmp_path, listener=ProgressListener(note=said.append))
     assert [path.name for path in tmp_path.iterdir()] == ["scene"]
     assert any("cameras that were found are kept" in text for text in said)
 
@@ -163,7 +163,7 @@ def test_going_on_needs_no_start_and_clears_up_after_the_kill(scene, tmp_path):
     out, begin = tmp_path / "run", tmp_path / "begin.ply"
     write(begin, tiny.cloud())
     with pytest.raises(Killed):
-        train(settings(scene, init=str(begin), steps=3), out, hearing=killed_at(2))
+        train(settings(scene, init=str(begin), steps=3), out, listener=killed_at(2))
     begin.unlink()
     halves = [
         out / name
@@ -176,7 +176,7 @@ def test_going_on_needs_no_start_and_clears_up_after_the_kill(scene, tmp_path):
     mine = out / ".notes"
     mine.write_text("kept")
     said = []
-    assert train(Settings(str(scene)), out, resume=True, hearing=ProgressListener(note=said.append)).steps == 3
+    assert train(Settings(str(scene)), out, resume=True, listener=ProgressListener(note=said.append)).steps == 3
     assert said[-1] == "goes on after step 0"
     assert not any(half.exists() for half in halves)
     assert mine.exists()
@@ -192,7 +192,7 @@ def test_a_deadline_that_is_over_before_training_leaves_half_a_minute_at_most(sc
     now = tiny.clock(monkeypatch, step=2.0, picture=1.0)
     said = []
     asked = settings(scene, steps=None, seconds=1000.0)
-    train(asked, tmp_path, begin=now() - 2000, hearing=ProgressListener(note=said.append))
+    train(asked, tmp_path, begin=now() - 2000, listener=ProgressListener(note=said.append))
     assert json.loads((tmp_path / "metrics.json").read_text())["seconds"] == 30
     assert any("though --time leaves less" in text for text in said)
 
@@ -205,7 +205,7 @@ def test_points_that_no_picture_shows_are_told_of_as_a_share(scene, tmp_path):
     points[15:] += 1000
     (away / "points.ply").write_bytes(head + b"end_header\n" + points.tobytes())
     said = []
-    train(settings(away, steps=1), tmp_path / "run", hearing=ProgressListener(note=said.append))
+    train(settings(away, steps=1), tmp_path / "run", listener=ProgressListener(note=said.append))
     assert any(text.startswith("75% of the points are in no picture") for text in said)
 
 
@@ -214,7 +214,7 @@ def test_cameras_that_were_learned_are_there_when_a_run_is_stopped(scene, tmp_pa
         if now.step == 3:
             signal.raise_signal(signal.SIGINT)
 
-    done = train(settings(scene, optimize_poses=True), tmp_path, hearing=ProgressListener(progress=stopped))
+    done = train(settings(scene, optimize_poses=True), tmp_path, listener=ProgressListener(progress=stopped))
     assert (done.stopped, done.steps) == (True, 4)
     learned = checkpoint.newest(tmp_path).arrays["corrections/value.pose"]
     cameras = json.loads((tmp_path / "cameras.json").read_text())
@@ -238,7 +238,7 @@ def test_a_run_that_is_stopped_before_training_leaves_its_folder_free_and_says_s
         monkeypatch.setattr(run, "claim", lambda out, settings, resume, given: (settings, None))
     said = []
     with pytest.raises(KeyboardInterrupt):
-        train(settings(scene, sfm=cameras), tmp_path, hearing=ProgressListener(note=said.append))
+        train(settings(scene, sfm=cameras), tmp_path, listener=ProgressListener(note=said.append))
     assert [path.name for path in tmp_path.iterdir()] == (["scene"] if cameras else [])
     assert "training had not begun" in said[-1]
     assert ("train on them" if cameras else "the same command begins again") in said[-1]
@@ -252,7 +252,7 @@ def test_a_second_interrupt_leaves_the_last_checkpoint_and_says_how_to_go_on(sce
 
     said = []
     with pytest.raises(KeyboardInterrupt):
-        train(settings(scene), tmp_path, hearing=ProgressListener(note=said.append, progress=stopped))
+        train(settings(scene), tmp_path, listener=ProgressListener(note=said.append, progress=stopped))
     assert said[-1].endswith("--resume goes on")
     assert checkpoint.newest(tmp_path).facts["step"] == 0
 

@@ -73,7 +73,7 @@ def test_without_points_it_begins_where_pictures_agree_or_with_random_ones_and_l
             beginning.stereo, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
         )
     made, said = tiny.make(tmp_path / "bare", points=False), []
-    done = train(settings(made), tmp_path / "run", hearing=ProgressListener(note=said.append))
+    done = train(settings(made), tmp_path / "run", listener=ProgressListener(note=said.append))
     (note,) = (text for text in said if "no points in the scene" in text)
     assert ("comparing its pictures" in note) == alike
     assert "random" in note or alike
@@ -100,7 +100,7 @@ def test_the_same_again_is_byte_equal_also_after_a_kill(scene, tmp_path, strateg
     for stop in (4, 9, 31):
         out = tmp_path / f"killed-{stop}"
         with pytest.raises(Killed):
-            train(asked, out, hearing=killed_at(stop))
+            train(asked, out, listener=killed_at(stop))
         done = train(Settings(scene=str(scene)), out, resume=True)
         assert done.steps == 40
         assert (out / "splats.ply").read_bytes() == (tmp_path / "one" / "splats.ply").read_bytes()
@@ -114,7 +114,7 @@ def test_a_folder_is_claimed_once_and_gone_on_with_the_same_options(scene, tmp_p
     with pytest.raises(UsageError, match="holds no run"):
         train(settings(scene), out, resume=True)
     with pytest.raises(Killed):
-        train(settings(scene), out, hearing=killed_at(2))
+        train(settings(scene), out, listener=killed_at(2))
     with pytest.raises(UsageError, match="not empty"):
         train(settings(scene), out)
     with pytest.raises(UsageError) as refused:
@@ -172,7 +172,7 @@ def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, mo
     monkeypatch.setattr(trainer, "photometric", once_wrong)
     said = []
     done = train(
-        settings(scene, steps=15, checkpoint_every=5), tmp_path / "run", hearing=ProgressListener(note=said.append)
+        settings(scene, steps=15, checkpoint_every=5), tmp_path / "run", listener=ProgressListener(note=said.append)
     )
     binding._rasterizer_of.cache_clear()
     assert any("no number" in text and "Back to step 10" in text for text in said)
@@ -210,14 +210,15 @@ def test_a_loss_that_stays_no_number_ends_the_run_with_its_last_good_state(scene
 
 
 def test_when_all_splats_go_out_it_says_why_and_stops(scene, tmp_path, monkeypatch):
-    honest = run._Run._heard
+    honest = trainer.Trainer.advance
 
-    def out_go_all(self, loss):
-        honest(self, loss)
+    def out_go_all(self):
+        stats = honest(self)
         with torch.no_grad():
-            self._trainer.model.values["logits"].fill_(-20)
+            self.model.values["logits"].fill_(-20)
+        return stats
 
-    monkeypatch.setattr(run._Run, "_heard", out_go_all)
+    monkeypatch.setattr(trainer.Trainer, "advance", out_go_all)
     with pytest.raises(trainer.AllGone, match="all have gone out"):
         train(settings(scene), tmp_path / "run")
 
@@ -242,11 +243,11 @@ def test_a_full_disk_keeps_what_was_saved(scene, tmp_path, monkeypatch):
 def test_a_damaged_checkpoint_is_passed_over(scene, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(Killed):
-        train(settings(scene, checkpoint_every=5), out, hearing=killed_at(12))
+        train(settings(scene, checkpoint_every=5), out, listener=killed_at(12))
     newest = out / "checkpoints" / "step-00000010.npz"
     newest.write_bytes(newest.read_bytes()[:-400])
     said = []
-    train(Settings(scene=str(scene)), out, resume=True, hearing=ProgressListener(note=said.append))
+    train(Settings(scene=str(scene)), out, resume=True, listener=ProgressListener(note=said.append))
     assert "goes on after step 5" in said
 
 

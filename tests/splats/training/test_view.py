@@ -37,7 +37,7 @@ def test_a_run_that_is_looked_at_is_the_same_run_and_waits_for_nobody_who_has_go
     monkeypatch.setattr(ViserServer, "get_clients", clients)
     monkeypatch.setattr(Live, "update", update)
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
-    done = train(settings(scene), tmp_path / "seen", hearing=ProgressListener(note=notes.append), view=True)
+    done = train(settings(scene), tmp_path / "seen", listener=ProgressListener(note=notes.append), view=True)
     train(settings(scene), tmp_path / "alone")
     assert done.steps == 12
     assert shown == [None, 1]  # at the beginning, then once before it was paused and left

@@ -75,7 +75,7 @@ class Defaults:
 
     def location(self, label: str) -> str:
         """Return ``train.py, line 12``, where a fix is a change of code and the log names the line; else empty."""
-        return self.scene.mentions.place if label in _IN_CODE or label == "fix-user-code" else ""
+        return self.scene.mentions.location if label in _IN_CODE or label == "fix-user-code" else ""
 
     def command(self, label: str) -> str | None:
         """Return the command, None where there is none or the place says it."""
@@ -84,7 +84,7 @@ class Defaults:
         if label in _SMALLER and self.cause in _MEMORY and by_size:
             return self._check()
         if label in _IN_CODE and self.program.python:
-            return None if said.place else self._search(_IN_CODE[label])
+            return None if said.location else self._search(_IN_CODE[label])
         if label in _IN_CODE or label == "use-other-backend":
             return self._check()
         if label == "build-from-source":
@@ -115,7 +115,7 @@ class Defaults:
 
     def _in_own_code(self) -> str | None:
         """Return the search for the name that the error quotes, or what counts the GPUs there are."""
-        if self.scene.mentions.place:
+        if self.scene.mentions.location:
             return None
         if self.cause == "gpu-not-visible":
             return _COUNT_GPUS

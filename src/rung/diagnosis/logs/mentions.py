@@ -37,7 +37,7 @@ class Mentions(Value):
     file: str = ""
     executable: str = ""
     image: str = ""
-    place: str = ""
+    location: str = ""
 
     @property
     def runs(self) -> str:
@@ -57,7 +57,7 @@ def mentions_of(lines: Sequence[str]) -> Mentions:
         file=_first(_FILE, text),
         executable=_executable(text),
         image=_first(_IMAGE, text),
-        place=_location(text),
+        location=_location(text),
     )
 
 

@@ -140,7 +140,7 @@ def _rates(seconds: Mapping[str, float], device: Device, threads: int, names: Se
     remaining = seconds["read"] - seconds[f"{_PLAIN} products"] - chunk.attended / attention
     found["values many"] = chunk.values / max(remaining, seconds["read"] / 50)  # mostly a tenth
     for name, chunk in chunks.items():
-        found[chunk.rung] = chunk.held / _rest(seconds[name], _weights(name).layers * layer)
+        found[chunk.rung] = chunk.weights_bytes / _rest(seconds[name], _weights(name).layers * layer)
         found[f"{chunk.rung} many"] = chunk.multiplied / seconds[f"{name} products"]
     if "dense" in seconds:
         many = found[f"{chunks[_PLAIN].rung} many"]

@@ -51,7 +51,7 @@ class Reading:
     the bytes of its weights."""
 
     rung: str
-    held: float
+    weights_bytes: float
     multiplied: float
     attended: float
     values: float

@@ -52,11 +52,11 @@ class SavedPrefix:
 
     def _read_node(self, file: IO[bytes], number: int) -> None:
         ids, groups = unpack_head(file)
-        place = file.tell()
+        offset = file.tell()
         file.seek(sum(count for _, count, _ in groups), os.SEEK_CUR)
         start = self.nodes[-1].start + len(self._heads[-1][0]) if self.nodes else 0
         self.nodes.append(PrefixFile(self._path, b"", number.to_bytes(4, "little"), start))
-        self._heads.append((ids, groups, place))
+        self._heads.append((ids, groups, offset))
 
     @property
     def ids(self) -> list[int]:
@@ -70,12 +70,12 @@ class SavedPrefix:
 
     def read(self, file: PrefixFile, blocks: Mapping[int, Bytes]) -> bool:
         """Read the blocks of some groups of a node into arrays; return whether they are whole. Any thread may call."""
-        _, groups, place = self._heads[int.from_bytes(file.key, "little")]
+        _, groups, offset = self._heads[int.from_bytes(file.key, "little")]
         try:
             with open(self._path, "rb", buffering=0) as opened:
                 for group, count, digest in groups:
-                    opened.seek(place)
-                    place += count
+                    opened.seek(offset)
+                    offset += count
                     if (block := blocks.get(group)) is None:
                         continue
                     if count != block.nbytes or opened.readinto(block.data) != count or crc32(block.data) != digest:

@@ -120,7 +120,7 @@ def _without_driver(number: int, card: from_catalog.Card, trouble: str) -> Devic
         memory=0,
         free=0,
         pci=(card.vendor, card.device),
-        details={"pci": card.place, "notes": f"{reason}: install it, then rung devices"},
+        details={"pci": card.pci_address, "notes": f"{reason}: install it, then rung devices"},
     )
     return from_catalog.unusable(found, reason)
 

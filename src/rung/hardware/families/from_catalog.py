@@ -82,11 +82,11 @@ def _rates(product: Product | None) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class Card:
-    """A display controller or accelerator: its ids, place (``0000:01:00``), driver (may be empty) and sysfs folder."""
+    """A display controller or accelerator: ids, bus address (``0000:01:00``), driver (may be empty), sysfs folder."""
 
     vendor: int
     device: int
-    place: str
+    pci_address: str
     driver: str
     folder: Path
 

@@ -21,7 +21,7 @@ def identify(root: Path = Path("/"), *, environment: Mapping[str, str] = os.envi
 
     ``ROCR_VISIBLE_DEVICES``, then ``HIP_VISIBLE_DEVICES`` (positions) are honored.
     """
-    cards = {card.place: card for card in from_catalog.cards(root, _VENDOR)}
+    cards = {card.pci_address: card for card in from_catalog.cards(root, _VENDOR)}
     nodes = sorted((root / _NODES).glob("[0-9]*"), key=lambda folder: int(folder.name))
     listed = [(node, _properties(node / "properties")) for node in nodes]
     # A node without SIMD units is a processor; gfx_target_version 0 says that ROCm does not know the GPU.
@@ -97,7 +97,7 @@ def _without_kfd(number: int, card: from_catalog.Card) -> Device:
         memory=total,
         free=0,
         pci=(card.vendor, card.device),
-        details={"pci": card.place, "notes": f"{reason}: install it, then rung devices"},
+        details={"pci": card.pci_address, "notes": f"{reason}: install it, then rung devices"},
     )
     return from_catalog.unusable(found, reason)
 

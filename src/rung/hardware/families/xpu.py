@@ -24,7 +24,7 @@ def identify(root: Path = Path("/")) -> list[Device]:
         memory = _memory(card)
         if not memory and not catalog.pci_name(card.vendor, card.device):
             continue
-        details: dict[str, Any] = {"pci": card.place}
+        details: dict[str, Any] = {"pci": card.pci_address}
         device = from_catalog.device(
             id=f"xpu:{len(found)}",
             kind="xpu",

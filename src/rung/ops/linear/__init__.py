@@ -14,7 +14,7 @@ Contract of every rung's ``impl`` object::
 - ``multiply`` is the same with float32 arrays on a CPU: [M, in], whose rows may lie apart, to [M, out]. Rungs that do
   not need ``package.torch`` have it and import no torch; rungs that do have ``apply``. Compiled ones have both.
 - ``restore`` is the exact way back: every part bit for bit as it was stored.
-- ``decode(state, first, last, place, dtype)``, which rungs of stored weights may have, is the rows [first, last) in
+- ``decode(state, first, last, device, dtype)``, which rungs of stored weights may have, is the rows [first, last) in
   f32, f16 or bf16 on a device of torch.
 
 Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is

@@ -27,19 +27,19 @@ class Rows:
         """[M, in] -> [M, out]"""
         return cuda_products.linear(self._on(state, x.device), x, state.dtype)
 
-    def decode(self, state: Stored, first: int, last: int, place: torch.device, dtype: torch.dtype) -> Tensor:
+    def decode(self, state: Stored, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return the rows [first, last) in f32, f16 or bf16 on a device, for products in parts."""
-        return cuda_products.decode(self._on(state, place), first, last, dtype)
+        return cuda_products.decode(self._on(state, device), first, last, dtype)
 
     def restore(self, state: Stored) -> Encoded:
         """The weight as it was stored."""
         return state.encoded
 
-    def _on(self, state: Stored, place: torch.device) -> Weight:
+    def _on(self, state: Stored, device: torch.device) -> Weight:
         known = self._weights.setdefault(state, {})
-        if place not in known:
-            known[place] = cuda_products.of_parts(state.encoded, state.on(place))
-        return known[place]
+        if device not in known:
+            known[device] = cuda_products.of_parts(state.encoded, state.on(device))
+        return known[device]
 
 
 RUNG = Rows()

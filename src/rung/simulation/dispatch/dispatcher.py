@@ -151,7 +151,7 @@ class Dispatch:
                 named = operation.kind == "matmul" or operation.name in _NAMED
                 name = operation.argument(tensor, args, kwargs) if named else ""
                 op, renamed = _WRAPPERS.get(operation.name, (operation.name, {}))
-                raise refusals.mixed_devices(card, op, renamed.get(name, name), str(location.place))
+                raise refusals.mixed_devices(card, op, renamed.get(name, name), str(location.torch_device))
 
 
 def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None]) -> None:
@@ -159,7 +159,7 @@ def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None
     here = where(world, tensor)
     lying = (where(world, index) for index in indices if index is not None)
     if here is not UNDECIDED and any(isinstance(location, Card) and location is not here for location in lying):
-        raise refusals.misplaced_index(here.place)
+        raise refusals.misplaced_index(here.torch_device)
 
 
 def _is_misplaced(tensor: Tensor) -> bool:

@@ -110,7 +110,8 @@ def _parsing(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
     def parsed(*args: Any, **kwargs: Any) -> Any:
         device = args[0] if args else kwargs.get("device")
         if isinstance(device, int) and isinstance(target := world.find(device), Card):
-            return real(target.place, *args[1:], **{name: value for name, value in kwargs.items() if name != "device"})
+            rest = {name: value for name, value in kwargs.items() if name != "device"}
+            return real(target.torch_device, *args[1:], **rest)
         return real(*args, **kwargs)
 
     return parsed

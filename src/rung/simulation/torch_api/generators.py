@@ -40,7 +40,7 @@ class CardGenerator(_REAL):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """The card."""
-        return self.card.place
+        return self.card.torch_device
 
     def clone_state(self) -> CardGenerator:
         """Another one on the card, in the same state."""

@@ -20,7 +20,7 @@ def install(world: World) -> Callable[[], None]:
 
     def tag(storage: Any) -> str | None:
         card = card_of_storage(world, _untyped(storage))
-        return str(card.place) if card else None
+        return str(card.torch_device) if card else None
 
     def restore(storage: Any, location: str) -> Any:
         kind, _, index = location.partition(":")

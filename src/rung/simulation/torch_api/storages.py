@@ -25,7 +25,7 @@ def install(world: World, patches: Patches) -> None:
 
     def device(storage: torch.UntypedStorage) -> torch.device:
         card = card_of_storage(world, storage)
-        return card.place if card else _real_device(storage)
+        return card.torch_device if card else _real_device(storage)
 
     def copied(storage: torch.UntypedStorage, card: Card | None) -> torch.UntypedStorage:
         copy = torch.UntypedStorage(storage.nbytes())

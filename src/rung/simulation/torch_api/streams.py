@@ -16,7 +16,7 @@ class Stream:
     first: Stream | None = None
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = self.world.card_of(device).place
+        self.device = self.world.card_of(device).torch_device
         self.priority = priority
 
     @property

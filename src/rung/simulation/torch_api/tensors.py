@@ -21,12 +21,12 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mover: Methods, device: Card | Host, options: dict[str, Any]) -> Tensor:
-        ctx.mover, ctx.place, ctx.dtype = mover, placement.where(mover.world, tensor), tensor.dtype
+        ctx.mover, ctx.torch_device, ctx.dtype = mover, placement.where(mover.world, tensor), tensor.dtype
         return mover.copied(tensor, device, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.mover.moved(gradient, ctx.place, {"dtype": ctx.dtype}), None, None, None
+        return ctx.mover.moved(gradient, ctx.torch_device, {"dtype": ctx.dtype}), None, None, None
 
 
 class Methods:
@@ -45,7 +45,7 @@ class Methods:
 
         def device(tensor: Tensor) -> torch.device:
             card = card_of(world, tensor)
-            return card.place if card else placement.real_device(tensor)
+            return card.torch_device if card else placement.real_device(tensor)
 
         def get_device(tensor: Tensor) -> int:
             card = card_of(world, tensor)
@@ -135,8 +135,8 @@ class Methods:
         """``Tensor.numpy``, which does not read the memory of a card."""
         if (card := card_of(self.world, tensor)) and not kwargs.get("force"):
             raise TypeError(
-                f"can't convert {card.place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
-                "host memory first."
+                f"can't convert {card.torch_device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+                "to host memory first."
             )
         return self._numpy(tensor, **kwargs)
 

@@ -85,21 +85,21 @@ def train(
     *,
     resume: bool = False,
     typed: Collection[str] | None = None,
-    hearing: ProgressListener | None = None,
-    place: str | None = None,
+    listener: ProgressListener | None = None,
+    device: str | None = None,
     begin: float | None = None,
     view: bool = False,
 ) -> Result:
     """Trains splats on a scene and leaves what came of it in the folder ``out``.
 
     ``resume`` goes on after the last checkpoint; of the settings those ``typed`` by name must be the run's, by default
-    all that are not at their default. ``place`` is the device to compute on where that of the settings is
+    all that are not at their default. ``device`` is the one to compute on where that of the settings is
     a simulated one, ``begin`` when on ``time.monotonic`` a deadline began, by default now. ``view`` shows it in the
     browser. Raises ``UsageError`` for options that do not fit and a folder that holds something else, ``BadFile``,
     ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
     """
     begin = time.monotonic() if begin is None else begin
-    progress = hearing or ProgressListener()
+    progress = listener or ProgressListener()
     settings.check()
     process_memory.need_software()
     if view:
@@ -111,7 +111,7 @@ def train(
         return Result(finished["steps"], finished, False)
     torch.set_num_threads(process_memory.threads(settings.threads))
     with left_free(out, resume, progress.note):
-        return _Run(settings, out, kept_plan, progress, begin, place).go(view)
+        return _Run(settings, out, kept_plan, progress, begin, device).go(view)
 
 
 def _planned_words(plan: SplatPlan, device: Device, requested_seconds: float | None) -> str:
@@ -133,13 +133,13 @@ class _Run:
         planned: SplatPlan | None,
         progress: ProgressListener,
         begin: float,
-        place: str | None,
+        device_name: str | None,
     ) -> None:
         self._settings, self._out, self._progress, self._begin = settings, out, progress, begin
         self._outcome, self._interrupt = Outcome(out), Interrupt()
         self._sought = settings.sfm or sfm.is_video(Path(settings.scene))
         card = None if self._sought else self._card(planned)  # before the device, whose probes take long
-        device = device_here(place or settings.device, progress.note, True)
+        device = device_here(device_name or settings.device, progress.note, True)
         card = card or self._card(planned)
         self._plan = planned or self._planned(card, device)
         if planned is None:
@@ -280,7 +280,7 @@ class _Run:
                 last = False
                 continue
             self._recent.append(step_result.psnr)
-            self._heard(step_result.loss)
+            self._report(step_result.loss)
             if shown:
                 trainer.elapsed -= shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.requested)
             if due:
@@ -292,7 +292,7 @@ class _Run:
                 found = self._evaluated(self._test)
                 self._outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
 
-    def _heard(self, loss: float) -> None:
+    def _report(self, loss: float) -> None:
         trainer = self._trainer
         psnr, done = statistics.fmean(self._recent), trainer.done
         left = trainer.elapsed * (1 - done) / max(done, 1e-9)

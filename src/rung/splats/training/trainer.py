@@ -78,13 +78,13 @@ class Trainer:
         strategy: Strategy,
         course: settings.Course,
         on_note: Callable[[str], None],
-        place: str | torch.device,
+        location: str | torch.device,
     ) -> None:
-        """``place`` is where splats are drawn, see ``rung.nn.quantized.binding.Location``."""
+        """``location`` is where splats are drawn, see ``rung.nn.quantized.binding.Location``."""
         self.model, self.strategy, self.course = model, strategy, course
         self.step, self.elapsed, self._done = 0, 0.0, 0.0
         self._ticked: float | None = None
-        self._material, self._settings, self._note, self._location = material, settings, on_note, place
+        self._material, self._settings, self._note, self._location = material, settings, on_note, location
         self._ground = settings.ground()
         self.corrections = Corrections(len(material.views), settings.exposure, settings.optimize_poses, model.device)
         self._poses = [torch.from_numpy(material.world.pose(view)).to(model.device) for view in material.views]

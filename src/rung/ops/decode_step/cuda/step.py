@@ -41,7 +41,7 @@ class Program:
 
     def __init__(self, weights: Weights, pool: Pool) -> None:
         self.weights, self.pool, shape = weights, pool, weights.shape
-        self.place = torch.device(weights.layers[0].device)
+        self.device = torch.device(weights.layers[0].device)
         self._kept: list[Tensor] = []
         turns = [2 * len(each.inverse) for each in weights.frequencies]
         #: Where rotations begin behind the hidden state, and position and blocks behind these.
@@ -60,7 +60,7 @@ class Program:
         self.counters = self._zeros(max(shape.feed_forward // UNIT, 1), torch.int32)
         self._launches = self._all()
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._warm = self._alone = self.place.type != "cuda"
+        self._warm = self._alone = self.device.type != "cuda"
 
     def token(self, token: int, position: int, cache: Cache) -> Floats:
         """Return logits [1, vocabulary] after a token, whose keys and values are written into the cache."""
@@ -103,10 +103,10 @@ class Program:
 
     def _launch(self) -> None:
         for each in self._launches:
-            launch(self.place, each.source, each.kernel, (each.blocks, 1), (each.argument,))
+            launch(self.device, each.source, each.kernel, (each.blocks, 1), (each.argument,))
 
     def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(count, dtype=dtype, device=self.place)
+        return torch.zeros(count, dtype=dtype, device=self.device)
 
     def _floats(self, count: int) -> Tensor:
         return self._zeros(-(-count // 4) * 4, torch.float32)[:count]
@@ -115,7 +115,7 @@ class Program:
         """Return the address of float32 values on the device, None for none."""
         if values is None:
             return None
-        self._kept.append(torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(self.place))
+        self._kept.append(torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(self.device))
         return self._kept[-1].data_ptr()
 
     def _all(self) -> list[Launch]:

@@ -152,7 +152,7 @@ def train(
     )
     typed = {"seconds" if name == "time" else name for name in context.params if _is_typed(context, name)}
     with simulated(device, software) as target, _warnings_as_notes(_listener(quiet or json)) as listener:
-        done = run(settings, out, resume=resume, typed=typed, hearing=listener, place=target, begin=begin, view=view)
+        done = run(settings, out, resume=resume, typed=typed, listener=listener, device=target, begin=begin, view=view)
     _report(done, out, json, quiet)
 
 
