@@ -119,6 +119,11 @@ class Job:
         return _gguf_layout(entries, self.pairs) if self.single else folder_layout(entries)
 
     @property
+    def file_bytes(self) -> int:
+        """Return the bytes of the files that hold the weights."""
+        return sum(file.length for file in self.layout()[0])
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the tensors that are read."""
         return sum(step.tensor.bytes for step in self.steps)

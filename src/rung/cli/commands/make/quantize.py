@@ -321,7 +321,7 @@ def chosen(job: Job, budget: Budget) -> dict[str, Any]:
     formats = {step.tensor.role: step.format for step in job.steps if len(step.tensor.shape) > 1}
     found: dict[str, Any] = {
         "formats": dict(Counter(each.name for each in formats.values())),
-        "file_bytes": job.layout()[0][0].length,
+        "file_bytes": job.file_bytes,
     }
     if budget.device is not None:
         from rung.quantization.token_times import TokenTimes
