@@ -18,7 +18,7 @@ from rung.models.files import gguf_write, safetensors
 
 #: Bytes of weights in one file of a folder, as transformers divides them.
 SHARD = 5 * 10**9
-_WIDTH = {"F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
+_WIDTH = {"I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from rung.nn.quantize import kind_of
 from rung.nn.quantized.weight import encode
 
 if TYPE_CHECKING:
-    from rung.hub.quantizer import QuantizationConfig
     from rung.models.card import ModelCard
 
 #: The module that searches; what it is made of stands above this package.
@@ -55,8 +54,8 @@ def check_budget(format: str | None, max_kl: float | None, size: int | str | Non
         raise UsageError(f"size={size!r}: {error}", (), ['size="120MB"'], code="value-out-of-range") from error
 
 
-def choose(model: Any, config: QuantizationConfig, files: Iterable[str]) -> Rounding:
-    """Put the mixture that a budget allows into the config, and return what rounds weights for the text.
+def choose(model: Any, config: Any, files: Iterable[str]) -> Rounding:
+    """Put the mixture that a budget allows into the config, and return a function that rounds weights for the text.
 
     Raises ``UsageError`` for a budget that no mixture meets and for models without files; what ``open_card`` raises
     for those that rung's decoder does not build.
@@ -117,7 +116,7 @@ def _folder(files: Iterable[str]) -> Path:
     return Path(first).parent
 
 
-def _fixed(card: ModelCard, config: QuantizationConfig) -> dict[str, Format]:
+def _fixed(card: ModelCard, config: Any) -> dict[str, Format]:
     """Return the formats that the config settles, by patterns: what is skipped keeps that of its file.
 
     Raises ``UsageError`` for a pattern that matches nothing.

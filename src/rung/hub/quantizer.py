@@ -106,7 +106,7 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.threshold = float(threshold)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is saved; of a budget nothing that was not given."""
+        """Return the keys that are saved, those of a budget only where they were given."""
         found: dict[str, Any] = super().to_dict()
         return {key: value for key, value in found.items() if value is not None or key not in _OF_BUDGET}
 
