@@ -33,6 +33,7 @@ from rung.quantization.budget import (
     Progress,
     Rounder,
     choose,
+    choose_both,
     corrected,
     matrices,
     options_of,
@@ -83,7 +84,7 @@ def _parted(windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Budget:
-    """Hold a budget: bytes of the file, or KL in nats a token, or neither with a named format.
+    """Hold a budget: bytes of the file, KL in nats a token, or both; neither with a named format.
 
     With a ``device`` the mixture within a KL is the fastest there, not the smallest.
     """
@@ -153,8 +154,14 @@ def budgeted(
     if budget.device is not None:
         options = timed(found.card, options, TokenTimes(found.card, budget.device))
         cost = "bytes" if budget.max_kl is None else "seconds"
+    if budget.size is not None and budget.max_kl is not None:  # so that a refusal knows what is no matrix
+        free = choose(options, None, budget.max_kl)
+        room = budget.size - _job(found, free, kind).file_bytes + free.bytes
     while True:
-        choice = choose(options, room, budget.max_kl, cost)
+        if room is not None and budget.size is not None and budget.max_kl is not None:
+            choice = choose_both(options, room, budget.max_kl, budget.size - room, cost)
+        else:
+            choice = choose(options, room, budget.max_kl, cost)
         job = _job(found, choice, kind)
         excess = 0 if budget.size is None else job.file_bytes - budget.size
         if excess <= 0 or room is None:

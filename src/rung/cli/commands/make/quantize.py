@@ -239,7 +239,7 @@ def budget_of(
     from rung.conversion.within_budget import Budget
     from rung.core.text import parse_size
 
-    if sum(each is not None for each in (format, size, max_kl)) != 1:
+    if (format is None) == (size is None and max_kl is None):
         chooses = plan or device is not None  # which a format leaves nothing for
         ways = ["--size 120MB", "--max-kl 0.02", *([] if chooses else ["--format q4_k_m"])]
         number = "two" if chooses else "three"
