@@ -17,7 +17,7 @@ from rung.core.errors import UsageError
 from rung.core.value import FrozenDict
 from rung.models import open_card
 from rung.models.lookup import find_card
-from rung.quantization.budget import Option, choose, hull, rounded
+from rung.quantization.budget import Option, choose, choose_both, hull, rounded
 from rung.quantization.divergence import Reference
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
 
@@ -29,7 +29,11 @@ def option(size, divergence, name="q4_0"):
 def random_options(seed, tensors=4, each=4):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(10, 100, (tensors, each))
-    return {str(t): [option(int(s), float(rng.exponential() / s)) for s in sizes[t]] for t in range(tensors)}
+    names = ("q4_0", "q4_1", "q5_0", "q5_1")
+    return {
+        str(t): [option(int(s), float(rng.exponential() / s), names[i % 4]) for i, s in enumerate(sizes[t])]
+        for t in range(tensors)
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -68,6 +72,35 @@ def test_a_choice_by_time_is_the_fastest_of_its_kl(seed):
     assert seconds == pytest.approx(min(s for s, d in mixtures if d <= found.divergence * (1 + 1e-9)), rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_choice_within_both_keeps_both_and_is_fast(seed):
+    """Beside all mixtures: within both limits, and at most a third slower than the fastest of so few tensors."""
+    rng = np.random.default_rng(seed)
+    options = {
+        role: [replace(each, seconds=float(rng.uniform(1, 9))) for each in listed]
+        for role, listed in random_options(seed, tensors=6).items()
+    }
+    mixtures = [
+        tuple(sum(getattr(one, name) for one in each) for name in ("bytes", "divergence", "seconds"))
+        for each in itertools.product(*options.values())
+    ]
+    goal = float(np.quantile([divergence for _, divergence, _ in mixtures], 0.5))
+    room = int(np.quantile([size for size, divergence, _ in mixtures if divergence <= goal], 0.5))
+    found = choose_both(options, room, goal, 0, "seconds")
+    assert found.bytes <= room
+    assert found.divergence <= goal
+
+    def seconds(choice):
+        return min(s for b, d, s in mixtures if b == choice.bytes and d == pytest.approx(choice.divergence, rel=1e-9))
+
+    fastest = min(s for b, d, s in mixtures if b <= room and d <= goal)
+    small = choose_both(options, room, goal, 0)
+    assert seconds(found) <= seconds(small)
+    assert seconds(found) <= 1.35 * fastest
+    wide = choose_both(options, 10**9, goal, 0, "seconds")
+    assert wide.divergence == choose(options, None, goal, "seconds").divergence
+
+
 def test_budgets_that_no_mixture_meets_are_refused():
     options = {"a": [option(10, 0.5), option(20, 0.1)]}
     with pytest.raises(UsageError, match="so small") as error:
@@ -76,6 +109,10 @@ def test_budgets_that_no_mixture_meets_are_refused():
     with pytest.raises(UsageError, match=r"0\.1"):
         choose(options, None, 0.05)
     assert choose(options, 10, None).bytes == 10
+    with pytest.raises(UsageError, match="keeps both") as error:
+        choose_both(options, 15, 0.2, 7)
+    assert "27 bytes, 5 too many" in str(error.value.facts)
+    assert "KL of 0.5" in str(error.value.facts)
 
 
 def test_a_hull_is_convex_and_has_no_format_that_another_one_beats():
@@ -151,6 +188,10 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
         gains.append(fast["tokens_per_second"] / sized["tokens_per_second"])
     assert min(gains) >= 0.999
     assert max(gains) > 1.002  # little, for products take a small part of so small a model
+    limits = ("--size", str(small["file_bytes"] + 4000), "--for", "p2200")
+    both = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within, *limits)[1])
+    assert both["file_bytes"] <= small["file_bytes"] + 4000
+    assert both["expected_kl"] <= 0.02
     out = quantize(capsys, model, tmp_path / "a.gguf", *within[:-1], "--for", "p2200")[1]
     assert "tokens/s, predicted" in out
 
@@ -163,7 +204,8 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
         (("--max-kl", "0.1", "--software", "torch 2.3"), "that of the card of --for"),
         ((), "one of three options"),
         (("--for", "p2200"), "one of two options"),
-        (("--size", "1MB", "--max-kl", "0.1"), "one of three options"),
+        (("--size", "1MB", "--max-kl", "0.1", "--format", "q4_0"), "one of three options"),
+        (("--size", "110000", "--max-kl", "0.001"), "No mixture keeps both"),
         (("--size", "huge"), "is not a size"),
         (("--max-kl", "-1"), "no KL"),
         (("--format", "q4_0", "--plan"), ""),

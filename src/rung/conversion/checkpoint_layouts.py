@@ -1,4 +1,5 @@
-"""How each kind of file stores a tensor: GGUF, folders of plain weights, of rung and of bitsandbytes."""
+"""How each kind of file stores a tensor: GGUF, folders of plain weights, of rung, bitsandbytes, GPTQ and
+compressed-tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ from rung.conversion.job import Entry, Step
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.codec import Array
+from rung.formats.families import legacy
 from rung.formats.families.codebook4 import CODEBOOKS, DYNAMIC
 from rung.formats.table import NESTED_BLOCK
 from rung.models.checkpoints.rung_folder import DTYPES as PARTS
 
 #: The float formats as safetensors calls them, and the bytes of the dtypes of the parts of others.
 DTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
-_WIDTHS = {"U8": 1, "I8": 1, "I32": 4, "F32": 4}
+_WIDTHS = {"U8": 1, "I8": 1, "F16": 2, "I32": 4, "F32": 4, "I64": 8}
+#: The formats that GPTQ and compressed-tensors store to the bit, with their bits: symmetric, a scale for 32 columns.
+PACKED_BITS = {"q4_0": 4, "q8_0": 8}
+#: Columns that share a scale there.
+PACKED_GROUP = 32
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -113,6 +119,80 @@ class Bitsandbytes(Plain):
             found += [parts["nested_absmax"], DYNAMIC]
             offset = float(parts["nested_offset"][0])
         return (*found, np.frombuffer(_state(step, offset), np.uint8))
+
+
+class Gptq(Plain):
+    """Hold what GPTQ's packages save of a symmetric layer, in the first version of the layout (arXiv:2210.17323).
+
+    ``qweight`` int32 [in bits / 32, out], ``qzeros`` int32 [groups, out bits / 32] with zero points less one,
+    ``scales`` f16 [groups, out] and ``g_idx`` int32 [in], the group of each column.
+    """
+
+    def entries(self, step: Step) -> tuple[Entry, ...]:
+        """The codes, the zero points, the scales and the groups."""
+        if lossless(step.format):
+            return super().entries(step)
+        (rows, columns), bits = step.matrix, PACKED_BITS[step.format.name]
+        stem, groups = step.name.removesuffix("weight"), columns // PACKED_GROUP
+        return (
+            _entry(stem + "qweight", "I32", (columns * bits // 32, rows)),
+            _entry(stem + "qzeros", "I32", (groups, rows * bits // 32)),
+            _entry(stem + "scales", "F16", (groups, rows)),
+            _entry(stem + "g_idx", "I32", (columns,)),
+        )
+
+    def arrays(self, step: Step, encoded: Encoded) -> Iterable[Array]:
+        """The contents of the entries."""
+        if lossless(step.format):
+            return (encoded.parts["data"],)
+        (rows, columns), bits = step.matrix, PACKED_BITS[step.format.name]
+        codes, scales = _codes_and_scales(encoded)
+        zeros = np.full((columns // PACKED_GROUP, rows), 2 ** (bits - 1) - 1, np.uint8)
+        groups = np.arange(columns, dtype=np.int32) // PACKED_GROUP
+        return _words(codes, bits).T, _words(zeros, bits), scales.T, groups
+
+
+class CompressedTensors(Plain):
+    """Hold what compressed-tensors saves as ``pack-quantized``: ``weight_packed`` int32 [out, in bits / 32],
+    ``weight_scale`` f16 [out, groups], ``weight_shape`` int64 [2]."""
+
+    def entries(self, step: Step) -> tuple[Entry, ...]:
+        """The codes, the scales and the shape."""
+        if lossless(step.format):
+            return super().entries(step)
+        rows, columns = step.matrix
+        return (
+            _entry(f"{step.name}_packed", "I32", (rows, columns * PACKED_BITS[step.format.name] // 32)),
+            _entry(f"{step.name}_scale", "F16", (rows, columns // PACKED_GROUP)),
+            _entry(f"{step.name}_shape", "I64", (2,)),
+        )
+
+    def arrays(self, step: Step, encoded: Encoded) -> Iterable[Array]:
+        """The contents of the entries."""
+        if lossless(step.format):
+            return (encoded.parts["data"],)
+        codes, scales = _codes_and_scales(encoded)
+        return _words(codes, PACKED_BITS[step.format.name]), scales, np.array(step.matrix, np.int64)
+
+
+def _codes_and_scales(encoded: Encoded) -> tuple[Array, Array]:
+    """Return the codes uint8 [rows, columns] of q4_0 or q8_0, counted from 0, and the scales f16 [rows, groups]."""
+    rows, columns = encoded.shape
+    layout = legacy.Q4_0_LAYOUT if encoded.format.name == "q4_0" else legacy.Q8_0_LAYOUT
+    blocks = np.ascontiguousarray(encoded.parts["data"]).view(np.uint8).reshape(-1).view(layout)
+    if encoded.format.name == "q4_0":
+        codes = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1)
+    else:
+        codes = np.ascontiguousarray(blocks["qs"]).view(np.uint8) ^ np.uint8(128)
+    scales: Array = np.ascontiguousarray(blocks["d"]).view(np.float16).reshape(rows, -1)
+    return codes.reshape(rows, columns), scales
+
+
+def _words(codes: Array, bits: int) -> Array:
+    """Return codes uint8 [n, count] as little-endian streams of bits, int32 [n, count bits / 32]."""
+    packed = codes if bits == 8 else codes[:, ::2] | (codes[:, 1::2] << np.uint8(4))
+    words: Array = np.ascontiguousarray(packed).view("<i4")
+    return words
 
 
 def _state(step: Step, offset: float) -> bytes:

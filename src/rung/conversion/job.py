@@ -18,7 +18,7 @@ from rung.models.files import gguf_write, safetensors
 
 #: Bytes of weights in one file of a folder, as transformers divides them.
 SHARD = 5 * 10**9
-_WIDTH = {"F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
+_WIDTH = {"I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,11 @@ class Job:
         entries = [entry for entry, _ in self.constants]
         entries += [entry for step in self.steps for entry in self.style.entries(step)]
         return _gguf_layout(entries, self.pairs) if self.single else folder_layout(entries)
+
+    @property
+    def file_bytes(self) -> int:
+        """Return the bytes of the files that hold the weights."""
+        return sum(file.length for file in self.layout()[0])
 
     @property
     def weight_bytes(self) -> int:

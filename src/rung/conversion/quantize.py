@@ -10,7 +10,18 @@ from typing import Any
 
 from rung import formats
 from rung.conversion import folder_config, gguf_keys, names
-from rung.conversion.checkpoint_layouts import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
+from rung.conversion.checkpoint_layouts import (
+    DTYPES,
+    PACKED_BITS,
+    PACKED_GROUP,
+    Bitsandbytes,
+    CompressedTensors,
+    Gguf,
+    Gptq,
+    Plain,
+    Rung,
+    lossless,
+)
 from rung.conversion.job import Job, Step, Style
 from rung.conversion.tokenizers import vocabulary
 from rung.core.errors import UsageError
@@ -28,7 +39,9 @@ from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import format_of, is_linear
 from rung.quantization import imatrix
 
-KINDS = ("rung", "gguf", "bitsandbytes")
+KINDS = ("rung", "gguf", "bitsandbytes", "gptq", "compressed-tensors")
+#: Kinds of folders whose embeddings and heads stay as they are where a format is asked for.
+_LINEAR_ONLY = ("rung", "bitsandbytes", "gptq", "compressed-tensors")
 #: Keys of a GGUF file that are said anew.
 #: Metadata that are true of the source alone.
 _OF_SOURCE = "rung.quantization."
@@ -147,7 +160,13 @@ def to_folder(
         notes += said
         named = names.folder_names(card, Settings(config, "config.json"))
         steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=False) for tensor in card.tensors)
-    style: Style = {"plain": Plain, "rung": Rung, "bitsandbytes": Bitsandbytes}[kind]()
+    style: Style = {
+        "plain": Plain,
+        "rung": Rung,
+        "bitsandbytes": Bitsandbytes,
+        "gptq": Gptq,
+        "compressed-tensors": CompressedTensors,
+    }[kind]()
     for key in ("quantization_config", "compression_config"):  # the source's; what is written says its own
         config.pop(key, None)
     config |= _config_of(kind, card, asked, steps)
@@ -214,7 +233,7 @@ def _chosen(
     for pattern, format in keep.items():
         if any(matches(name, pattern) for name in names.aliases(card, tensor)):
             return format, f"--keep {pattern}"
-    if kind in ("rung", "bitsandbytes") and not is_linear(tensor) and isinstance(asked, Format):
+    if kind in _LINEAR_ONLY and not is_linear(tensor) and isinstance(asked, Format):
         stays = plain_dtype(card) if card.kind == "gguf" else tensor.format
         return formats.get(stays), "embeddings and heads stay as they are"
     return format_of(subject, tensor, asked)
@@ -258,6 +277,8 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]],
                 ["--format nf4, --format nf4:64:nested, --format fp4, --format int8", "--as rung"],
                 code="format-does-not-suit",
             )
+        if kind in ("gptq", "compressed-tensors"):
+            _check_packed(kind, tensor, format)
         if not format.divides(tensor.shape[-1]):
             raise UsageError(
                 f"{format.name} cannot store {tensor.name}: its blocks of {format.block} do not divide rows of "
@@ -266,6 +287,34 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]],
                 [f"--keep {tensor.name.removesuffix('.weight')}={formats.next_better(format, tensor.shape[-1]).name}"],
                 code="format-does-not-suit",
             )
+
+
+def _check_packed(kind: str, tensor: Tensor, format: Format) -> None:
+    """Raise ``UsageError`` for a tensor that a folder of GPTQ or compressed-tensors does not hold in a format."""
+    if lossless(format):
+        if kind == "gptq" and is_linear(tensor) and len(tensor.shape) > 1:
+            raise UsageError(
+                f"A folder of GPTQ has all linear layers in one format; {tensor.name} would be in {format.name}",
+                [f"its rows have {tensor.shape[-1]} columns, and {PACKED_GROUP} share a scale"],
+                ["--as compressed-tensors", "--as rung"],
+                code="format-does-not-suit",
+            )
+        return
+    if format.name not in PACKED_BITS or not is_linear(tensor):
+        what = "holds no" if format.name not in PACKED_BITS else "leaves embeddings and heads as they are, and not in"
+        raise UsageError(
+            f"A folder of {kind} {what} {format.name}; {tensor.name} would be stored in it",
+            ["rung writes its symmetric codes of 4 and 8 bits with a scale for 32 columns: q4_0 and q8_0 to the bit"],
+            ["--format q4_0, --format q8_0", "--as rung"],
+            code="format-does-not-suit",
+        )
+    if kind == "gptq" and tensor.shape[0] % (32 // PACKED_BITS[format.name]):
+        raise UsageError(
+            f"GPTQ packs the zero points of {32 // PACKED_BITS[format.name]} rows; {tensor.name} has {tensor.shape[0]}",
+            (),
+            ["--as compressed-tensors", "--as rung"],
+            code="format-does-not-suit",
+        )
 
 
 def _read_only(format: Format, fact: str) -> UsageError:
@@ -326,6 +375,10 @@ def _config_of(kind: str, card: ModelCard, asked: Format | Mixture, steps: Seque
         return {"quantization_config": config | ({"keep": other} if other else {}) | _computing(card, steps)}
     if kind == "bitsandbytes":
         return {"quantization_config": _bitsandbytes_config(base, plain, card)}
+    if kind == "gptq":
+        return {"quantization_config": _gptq_config(linear)}
+    if kind == "compressed-tensors":
+        return {"quantization_config": _compressed_config(linear, [] if card.decoder.tied_head else ["lm_head"])}
     return {}
 
 
@@ -355,6 +408,55 @@ def _bitsandbytes_config(base: Format, plain: list[str], card: ModelCard) -> dic
             "bnb_4bit_quant_storage": "uint8",
         }
     return config
+
+
+def _packed_bits(kind: str, linear: Sequence[Step]) -> int:
+    """Return the bits of all quantized layers. Raises ``UsageError`` for several, or none.
+
+    compressed-tensors may have groups of several bits, but transformers decodes all with those of the first.
+    """
+    found = sorted({step.format.name for step in linear if step.format.name in PACKED_BITS})
+    if len(found) != 1:
+        raise UsageError(
+            f"A folder of {kind} has all linear layers in one format, not in {' and '.join(found) or 'none'}",
+            (),
+            ["--as rung", "leave out --keep"],
+            code="format-does-not-suit",
+        )
+    return PACKED_BITS[found[0]]
+
+
+def _gptq_config(linear: Sequence[Step]) -> dict[str, Any]:
+    """Return the config that GPTQ's packages read."""
+    return {
+        "quant_method": "gptq",
+        "bits": _packed_bits("gptq", linear),
+        "group_size": PACKED_GROUP,
+        "desc_act": False,
+        "sym": True,
+        "lm_head": False,
+        "checkpoint_format": "gptq",
+    }
+
+
+def _compressed_config(linear: Sequence[Step], head: list[str]) -> dict[str, Any]:
+    """Return the config that compressed-tensors reads; layers that stay plain are ignored."""
+    weights = {
+        "num_bits": _packed_bits("compressed-tensors", linear),
+        "type": "int",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": PACKED_GROUP,
+    }
+    plain = [_module(step) for step in linear if lossless(step.format) and is_linear(step.tensor)]
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": [*plain, *head],
+    }
 
 
 def _module(step: Step) -> str:

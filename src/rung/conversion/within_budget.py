@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rung.conversion.checkpoint_layouts import lossless
 from rung.conversion.job import Job
 from rung.conversion.names import aliases
 from rung.conversion.quantize import quantizing
@@ -32,6 +33,7 @@ from rung.quantization.budget import (
     Progress,
     Rounder,
     choose,
+    choose_both,
     corrected,
     matrices,
     options_of,
@@ -82,7 +84,7 @@ def _parted(windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Budget:
-    """Hold a budget: bytes of the file, or KL in nats a token, or neither with a named format.
+    """Hold a budget: bytes of the file, KL in nats a token, or both; neither with a named format.
 
     With a ``device`` the mixture within a KL is the fastest there, not the smallest.
     """
@@ -127,17 +129,20 @@ class Calibration:
         return corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
 
 
-def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tuple[Job, Choice | None]:
-    """Return the job that stores a model in a GGUF file within a budget, and what was chosen; None for a named format.
+def budgeted(
+    found: Calibration, budget: Budget, keep: dict[str, Format], kind: str = "gguf"
+) -> tuple[Job, Choice | None]:
+    """Return the job that stores a model as ``kind``'s file within a budget, and what was chosen; None for a named
+    format.
 
     Raises ``UsageError`` for a budget that no mixture meets, and as ``quantizing`` does.
     """
     if budget.format is not None:
-        job = quantizing(found.card, "gguf", budget.format, keep, found.rounder.takes)
-        return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_told(found, None))), None
+        job = quantizing(found.card, kind, budget.format, keep, found.rounder.takes)
+        return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_told(found, job, None))), None
     options = dict(found.options)
     takes = found.rounder.takes
-    steps = quantizing(found.card, "gguf", "q8_0", keep, takes).steps if keep else ()
+    steps = quantizing(found.card, kind, "q8_0", keep, takes).steps if keep else ()
     kept = {step.tensor.role: step.format for step in steps}
     for tensor in matrices(found.card):
         own = kept.get(tensor.role)
@@ -149,10 +154,16 @@ def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tup
     if budget.device is not None:
         options = timed(found.card, options, TokenTimes(found.card, budget.device))
         cost = "bytes" if budget.max_kl is None else "seconds"
+    if budget.size is not None and budget.max_kl is not None:  # so that a refusal knows what is no matrix
+        free = choose(options, None, budget.max_kl)
+        room = budget.size - _job(found, free, kind).file_bytes + free.bytes
     while True:
-        choice = choose(options, room, budget.max_kl, cost)
-        job = _job(found, choice)
-        excess = 0 if budget.size is None else job.layout()[0][0].length - budget.size
+        if room is not None and budget.size is not None and budget.max_kl is not None:
+            choice = choose_both(options, room, budget.max_kl, budget.size - room, cost)
+        else:
+            choice = choose(options, room, budget.max_kl, cost)
+        job = _job(found, choice, kind)
+        excess = 0 if budget.size is None else job.file_bytes - budget.size
         if excess <= 0 or room is None:
             break
         room -= excess
@@ -162,19 +173,22 @@ def budgeted(found: Calibration, budget: Budget, keep: dict[str, Format]) -> tup
     return replace(job, rounder=found.rounder, notes=job.notes + note), choice
 
 
-def _job(found: Calibration, choice: Choice) -> Job:
+def _job(found: Calibration, choice: Choice, kind: str) -> Job:
     """Return the job that stores each tensor as chosen; the file says that it is of the most frequent format."""
     by_role = {tensor.role: tensor for tensor in matrices(found.card)}
     sizes: dict[str, int] = {}
-    for role, fmt in choice.formats.items():
+    quantized = {role: fmt for role, fmt in choice.formats.items() if not lossless(fmt)}
+    for role, fmt in (quantized or choice.formats).items():
         sizes[fmt.name] = sizes.get(fmt.name, 0) + fmt.bytes(by_role[role].shape)
-    job = quantizing(found.card, "gguf", max(sizes, key=lambda name: sizes[name]), choice.formats, found.rounder.takes)
+    job = quantizing(found.card, kind, max(sizes, key=lambda name: sizes[name]), choice.formats, found.rounder.takes)
     steps = tuple(replace(step, reason="budget") if step.reason.startswith("--keep") else step for step in job.steps)
-    return replace(job, steps=steps, pairs=(*job.pairs, *_told(found, choice.divergence)))
+    return replace(job, steps=steps, pairs=(*job.pairs, *_told(found, job, choice.divergence)))
 
 
-def _told(found: Calibration, expected: float | None) -> list[bytes]:
-    """Return the metadata of a budget, with NaN in the place of each measure that is made later."""
+def _told(found: Calibration, job: Job, expected: float | None) -> list[bytes]:
+    """Return the metadata of a budget for a GGUF file, with NaN in the place of each measure that is made later."""
+    if not job.single:
+        return []
     said = {"text": found.name, "text_sha256": found.digest} | ({} if expected is None else {"expected_kl": expected})
     nothing = Measured(math.nan, math.nan, math.nan, math.nan, found.held_out[:, 1:].numel())
     nothing = replace(nothing, kinds=FrozenDict(dict.fromkeys(found.kinds, math.nan)))

@@ -21,6 +21,7 @@ from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
 from rung.formats.choice import Choice, kept, means
+from rung.hub.error_budget import Rounding, check_budget, choose
 from rung.hub.networks.modules import component_of
 from rung.hub.register import TABLE
 from rung.hub.tensor_conversions import Operation, whole_names
@@ -45,6 +46,9 @@ from rung.planning.check_result import Question
 METHOD = "rung"
 #: The format that asks the plan for the device that the model is loaded to.
 AUTO = "auto"
+#: The format of a config that names none.
+DEFAULT = "nf4"
+_OF_BUDGET = ("max_kl", "size", "text", "expected_kl")
 
 
 class Method(StrEnum):
@@ -56,38 +60,60 @@ class Method(StrEnum):
 class QuantizationConfig(QuantizationConfigMixin):
     """How ``from_pretrained`` is to quantize; the arguments are those of ``rung.quantize``.
 
+    Instead of a format (by default ``nf4``) a budget: ``max_kl``, in nats a token, or ``size``, bytes of the saved
+    weights (``120_000_000`` or ``"120MB"``). A format is then chosen for each matrix as ``rung quantize`` does, by
+    ``text``, a file, or one of all sorts, and weights are rounded for it; ``expected_kl`` says what is expected.
     ``format="auto"``: what ``rung check`` finds best for the device that the model is loaded to, and for layers that it
     does not divide the next better one; the config then says what was chosen.
 
-    Raises ``UnknownFormat``, and ``UsageError`` for an unknown argument or dtype and a negative threshold.
+    Raises ``UnknownFormat``, and ``UsageError`` for an unknown argument or dtype, a negative threshold, and a budget
+    that makes no sense.
     """
 
     def __init__(
         self,
-        format: str = "nf4",
+        format: str | None = None,
         skip: list[str] | tuple[str, ...] | str = (),
         embeddings: str | None = None,
         compute_dtype: torch.dtype | str | None = None,
         keep: dict[str, str] | None = None,
         threshold: float = 0.0,
+        max_kl: float | None = None,
+        size: int | str | None = None,
+        text: str | None = None,
         **saved: Any,
     ) -> None:
-        unknown = saved.keys() - {"quant_method"}
+        unknown = saved.keys() - {"quant_method", "expected_kl"}
         if unknown:
             raise UsageError(
                 f"rung.QuantizationConfig has no argument {', '.join(sorted(unknown))}",
-                ["it has format, skip, embeddings, compute_dtype, keep and threshold"],
+                ["it has format, skip, embeddings, compute_dtype, keep, threshold, max_kl, size and text"],
                 ['rung.QuantizationConfig(format="nf4")'],
                 code="name-unknown",
             )
         self.quant_method: Any = Method.RUNG
-        self.format = format if format == AUTO else formats.get(format).name
+        self.max_kl, self.size, self.text = max_kl, size, text
+        self.expected_kl: float | None = saved.get("expected_kl")
+        if self.within_budget or text is not None:
+            check_budget(format, max_kl, size, text)
+        named = format or DEFAULT
+        self.format = named if named == AUTO or self.within_budget else formats.get(named).name
         self.embeddings = None if embeddings is None else formats.get(embeddings).name
         self.skip = [skip] if isinstance(skip, str) else list(skip)
         self.keep = {pattern: chosen.name for pattern, chosen in kept(keep).items()}
         self.compute_dtype = None if compute_dtype is None else str(compute_dtype).removeprefix("torch.")
         check_computing(self.dtype(), threshold)
         self.threshold = float(threshold)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys that are saved, those of a budget only where they were given."""
+        found: dict[str, Any] = super().to_dict()
+        return {key: value for key, value in found.items() if value is not None or key not in _OF_BUDGET}
+
+    @property
+    def within_budget(self) -> bool:
+        """Return whether formats are still to be chosen within a size or a KL."""
+        return self.max_kl is not None or self.size is not None
 
     def quantizer(self, **options: Any) -> HfQuantizer:
         """Return the quantizer that transformers quantizes and loads with."""
@@ -120,11 +146,15 @@ class Quantizer(HfQuantizer):
         self.files = bool(kwargs.get("checkpoint_files"))
         if config.format == AUTO:
             _plan(model, config, kwargs.get("device_map"))
+        rounding: Rounding = encode
+        if config.within_budget and not self.pre_quantized:
+            rounding = choose(model, config, kwargs.get("checkpoint_files") or ())
         layers = target_layers(model, config.choice())
         for each in layers:
-            if not self.pre_quantized or each.format.encodes:  # what rung does not write it may have loaded
+            # what rung does not write it may have loaded, or round for a text
+            if each.format.encodes or (not self.pre_quantized and rounding is encode):
                 check_shapes(each)
-        self._groups = _groups(layers, model.all_tied_weights_keys)
+        self._groups = _groups(layers, model.all_tied_weights_keys, rounding)
         self._of = {key: group for group in self._groups for key in group.names()}
         if self.pre_quantized:
             for group in self._groups:
@@ -269,8 +299,8 @@ def tagged(model: Any) -> nn.Module:
 class _Group:
     """Layers that share their weights (a tied head and its embedding), and those weights once they are encoded."""
 
-    def __init__(self, layers: list[TargetLayer]) -> None:
-        self.layers, self.done = layers, False
+    def __init__(self, layers: list[TargetLayer], rounding: Rounding) -> None:
+        self.layers, self.done, self._rounding = layers, False, rounding
         self.encoded: list[QuantWeight] = []
         self._taken: dict[str, list[QuantWeight]] = {}
 
@@ -293,7 +323,7 @@ class _Group:
         for each, weight in zip(names, slices, strict=True):
             check_values(each, weight)
         self._taken[parameter] = [
-            QuantWeight.of(encode(weight, self.layers[0].format, each), values.dtype, values.device)
+            QuantWeight.of(self._rounding(weight, self.layers[0].format, each), values.dtype, values.device)
             for each, weight in zip(names, slices, strict=True)
         ]
         if self.whole():
@@ -325,13 +355,16 @@ class _Group:
         return parts
 
 
-def _groups(targets: list[TargetLayer], tied: dict[str, str]) -> list[_Group]:
+def _groups(targets: list[TargetLayer], tied: dict[str, str], rounding: Rounding) -> list[_Group]:
     """Layers by the weights they share; the embedding of a tied head comes first."""
     found: dict[str, list[TargetLayer]] = {}
     for each in targets:
         name = f"{each.name}.weight"
         found.setdefault(tied.get(name, name), []).append(each)
-    return [_Group(sorted(layers, key=lambda each: isinstance(each.module, nn.Linear))) for layers in found.values()]
+    return [
+        _Group(sorted(layers, key=lambda each: isinstance(each.module, nn.Linear)), rounding)
+        for layers in found.values()
+    ]
 
 
 def _tie(model: Any, groups: list[_Group]) -> None:

@@ -48,6 +48,8 @@ _TRIED = 0.004
 _TOKENS = 512
 #: What a correction may be: beyond that a pass shows chance.
 _LEAST, _MOST = 0.1, 20.0
+#: Prices of a byte that are tried for the fastest mixture within a size.
+_PRICES = 40
 Progress = Callable[[str, int, int], None]
 #: What is to be little: bytes of the file, or seconds of a token on a device.
 Cost = Literal["bytes", "seconds"]
@@ -278,6 +280,58 @@ def choose(
             code="value-out-of-range",
         )
     return Choice({role: hulls[role][index].format for role, index in at.items()}, size, divergence)
+
+
+def choose_both(
+    options: Mapping[str, Sequence[Option]], most_bytes: int, most_divergence: float, outside: int,
+    cost: Cost = "bytes",
+) -> Choice:  # fmt: skip
+    """Return the smallest or fastest mixture of at most so many bytes and so much KL.
+
+    By time, bytes are given a price in seconds, the least at which the fastest mixture within the KL is small enough.
+    ``outside``: bytes of the file beside those of the mixture. Raises ``UsageError``, with both limits that could be
+    met, where no mixture keeps both.
+    """
+    best = choose(options, most_bytes, None)
+    if best.divergence > most_divergence:
+        smallest = choose(options, None, most_divergence)
+        needed = smallest.bytes + outside
+        raise UsageError(
+            "No mixture keeps both the size and the KL.",
+            [
+                f"the smallest file within a KL of {most_divergence:.2g} has {needed:,} bytes, "
+                f"{smallest.bytes - most_bytes:,} too many",
+                f"the best one of that size has an expected KL of {best.divergence:.2g}",
+            ],
+            [f"--max-kl {best.divergence * 1.05:.2g}", f"--size {needed + 1024}"],
+            code="value-out-of-range",
+        )
+    small = choose(options, most_bytes, most_divergence)
+    return small if cost == "bytes" else _fastest(options, most_bytes, most_divergence, small)
+
+
+def _fastest(options: Mapping[str, Sequence[Option]], most_bytes: int, most_divergence: float, small: Choice) -> Choice:
+    """Return the fastest mixture within both limits that a price of bytes finds; ``small`` keeps them."""
+    chosen = {role: {each.format: each for each in listed} for role, listed in options.items()}
+
+    def seconds(choice: Choice) -> float:
+        return sum(chosen[role][fmt].seconds for role, fmt in choice.formats.items())
+
+    low, high, price, found = 0.0, 0.0, 0.0, small
+    for _ in range(_PRICES):
+        priced = {
+            role: [replace(each, seconds=each.seconds + price * each.bytes) for each in listed]
+            for role, listed in options.items()
+        }
+        tried = choose(priced, None, most_divergence, "seconds")
+        fits = tried.bytes <= most_bytes
+        if fits and seconds(tried) < seconds(found):
+            found = tried
+        if fits and not price:
+            break
+        low, high = (low, price) if fits else (price, high)
+        price = (low + high) / 2 if high else max(2 * low, seconds(small) / max(small.bytes, 1) / 64)
+    return found
 
 
 def hull(listed: Sequence[Option], cost: Cost = "bytes") -> tuple[Option, ...]:

@@ -31,6 +31,13 @@ class Quantizer(DiffusersQuantizer):
         self, model: Any, keep_in_fp32_modules: list[str] | None = None, **kwargs: Any
     ) -> None:
         config = self.quantization_config
+        if config.within_budget:
+            raise UsageError(
+                f"max_kl and size are for language models: the error of a {type(model).__name__} is no KL of tokens.",
+                (),
+                ["format='nf4'", "rung check MODEL   # says which format fits the whole pipeline"],
+                code="format-does-not-suit",
+            )
         if config.format == AUTO:
             raise UsageError(
                 f"format={AUTO!r} plans models of transformers; {type(model).__name__} is one part of a pipeline",

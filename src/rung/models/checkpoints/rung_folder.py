@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rung.formats import Encoded
 
 _STORED, _WEIGHT = ".stored.", ".weight"
-_KEYS = ("quant_method", "format", "skip", "embeddings", "compute_dtype", "keep", "threshold")
+_KEYS = ("quant_method", "format", "skip", "embeddings", "compute_dtype", "keep", "threshold", "expected_kl")
 _NEWER = ("pip install --upgrade rung   # a newer rung may have written it",)
 #: Types of parts -> safetensors' names of them.
 DTYPES = {"uint8": "U8", "int8": "I8", "int32": "I32", "float32": "F32"}

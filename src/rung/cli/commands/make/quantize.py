@@ -60,7 +60,11 @@ _Keep = Annotated[
 ]
 _As = Annotated[
     str | None,
-    typer.Option("--as", help="Whose file: rung, gguf or bitsandbytes; default: by DST's name.", show_default=False),
+    typer.Option(
+        "--as",
+        help="Whose file: rung, gguf, bitsandbytes, gptq or compressed-tensors; default: by DST's name.",
+        show_default=False,
+    ),
 ]
 _Importance = Annotated[
     str | None,
@@ -111,9 +115,10 @@ def quantize(
         raise _fleet_of_format()
     if plan or format is None or any(each is not None for each in (size, max_kl, text, device, software)):
         where = None if device is None and software is None else one_device(device, software)
-        budget = budget_of(format, size, max_kl, plan, importance, kind_of(Path(target), kind), where)
+        whose = kind_of(Path(target), kind)
+        budget = budget_of(format, size, max_kl, plan, importance, whose, where)
         card = opened(source, target, offline, revision, quiet or json)
-        within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet)
+        within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet, whose)
         return
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
@@ -234,14 +239,18 @@ def budget_of(
     from rung.conversion.within_budget import Budget
     from rung.core.text import parse_size
 
-    if sum(each is not None for each in (format, size, max_kl)) != 1:
+    if (format is None) == (size is None and max_kl is None):
         chooses = plan or device is not None  # which a format leaves nothing for
         ways = ["--size 120MB", "--max-kl 0.02", *([] if chooses else ["--format q4_k_m"])]
         number = "two" if chooses else "three"
         raise UsageError(f"Say how small or how good the file must be, by one of {number} options.", (), ways)
-    if kind != "gguf":
+    if kind != "gguf" and (format is None or kind not in ("gptq", "compressed-tensors")):
         raise UsageError(
-            "Within a budget rung writes GGUF files.", (), ["a DST that ends in .gguf"], code="format-does-not-suit"
+            "Within a size or a KL rung writes GGUF files, and with --text those and folders of gptq and"
+            " compressed-tensors.",
+            (),
+            ["a DST that ends in .gguf"],
+            code="format-does-not-suit",
         )
     if importance is not None:
         raise UsageError("--importance goes with --format alone: a text says more.", (), ["leave out --importance"])
@@ -276,7 +285,7 @@ def one_device(name: str | None, software: str | None) -> Device:
 
 def within(
     card: ModelCard, target: str, budget: Budget, text: Path | None, keep: dict[str, Format], threads: int | None,
-    plan: bool, json: bool, quiet: bool,
+    plan: bool, json: bool, quiet: bool, kind: str = "gguf",
 ) -> None:  # fmt: skip
     """Choose and write, and judge what was written; with ``plan`` choose only."""
     from rung.cli.views.output import note, print_json
@@ -293,7 +302,7 @@ def within(
     level.configure(count)
     with bar(quiet or json, counted=True) as progress:
         found = Calibration(card, text, count, progress.update)
-        job, choice = budgeted(found, budget, keep)
+        job, choice = budgeted(found, budget, keep, kind)
     expected = {"expected_kl": None if choice is None else choice.divergence, **chosen(job, budget), "text": found.name}
     if plan:
         if json:
@@ -303,7 +312,8 @@ def within(
         return
     written, seconds = done(job, target, threads, quiet or json)
     measured = Reference(card, found.held_out).compare(open_card(Path(target)), kinds=found.kinds)
-    record(job, Path(target), measured)
+    if job.single:
+        record(job, Path(target), measured)
     if json:
         print_json(as_json(job, written, seconds, target) | expected | {"measured": measured.to_json()})
         return
@@ -321,7 +331,7 @@ def chosen(job: Job, budget: Budget) -> dict[str, Any]:
     formats = {step.tensor.role: step.format for step in job.steps if len(step.tensor.shape) > 1}
     found: dict[str, Any] = {
         "formats": dict(Counter(each.name for each in formats.values())),
-        "file_bytes": job.layout()[0][0].length,
+        "file_bytes": job.file_bytes,
     }
     if budget.device is not None:
         from rung.quantization.token_times import TokenTimes

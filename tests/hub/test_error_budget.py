@@ -1,0 +1,139 @@
+"""Models of transformers within a KL or a size: the formats of ``rung quantize``, and what they come to."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
+
+import rung
+from rung import formats
+from rung.conversion.within_budget import Calibration
+from rung.core.errors import RungError, UsageError
+from rung.models import open_card
+from rung.models.reader import Reader
+from tests.tiny import gguf_vocabulary, tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("budget")
+    for tied in (False, True):
+        model = folder / f"tied-{tied}"
+        tiny_checkpoint(model, "llama", vocab_size=320, hidden_size=64, intermediate_size=256, tie_word_embeddings=tied)
+        gguf_vocabulary(model)
+    (folder / "text.txt").write_text(" ".join(f"{n} times {n + 1} is {n * n + n}." for n in range(400)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNG_CACHE", str(folder / "cache"))
+        yield folder
+
+
+def load(folder, kind=AutoModelForCausalLM, **options):
+    config = rung.QuantizationConfig(**options)
+    model = kind.from_pretrained(folder, quantization_config=config, dtype=torch.float32)
+    return model.eval()
+
+
+def bytes_of(folder):
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def divergence(model, plain, windows):
+    """KL in nats a token, by transformers' own network on both sides."""
+    with torch.no_grad():
+        p, q = (each(windows).logits[:, :-1].double().log_softmax(-1) for each in (plain, model))
+    return float((p.exp() * (p - q)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_within_a_kl_is_so_in_transformers_and_after_saving(home, tmp_path, tied):
+    folder = home / f"tied-{tied}"
+    text = str(home / "text.txt")
+    model = load(folder, max_kl=0.02, text=text)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    windows = Calibration(open_card(folder), home / "text.txt", 1, lambda label, done, total: None).held_out
+    expected = model.config.quantization_config.expected_kl
+    assert 0.002 < expected <= 0.02
+    layers = {name: each for name, each in model.named_modules() if hasattr(each, "stored")}
+    for each in layers.values():
+        each.exact = True  # weights alone: no activations in 8 bits
+    assert divergence(model, plain, windows) == pytest.approx(expected, rel=0.5)
+    assert len({each.stored.format.name for each in layers.values()}) > 1
+    assert {"model.embed_tokens", "lm_head"} <= layers.keys()
+    assert (model.lm_head.stored is model.model.embed_tokens.stored) is tied
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    assert torch.equal(again(windows).logits, model(windows).logits)
+    assert again.config.quantization_config.expected_kl == expected
+    saved = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert "max_kl" not in saved
+    card = open_card(tmp_path)
+    with Reader(card) as reader:
+        for tensor in card.tensors:
+            if (layer := layers.get(tensor.name.removesuffix(".weight"))) is not None:
+                assert np.array_equal(formats.decode(reader.read(tensor)), layer.stored.decode().numpy())
+
+
+def test_a_size_holds_for_what_is_saved_and_more_room_comes_nearer(home, tmp_path):
+    expected = []
+    for size, most in ((95_000, 95_000), ("120kB", 120 << 10)):
+        model = load(home / "tied-False", size=size, text=str(home / "text.txt"))
+        model.save_pretrained(tmp_path / str(size))
+        expected.append(model.config.quantization_config.expected_kl)
+        assert 0.95 * most < bytes_of(tmp_path / str(size)) <= most
+    assert expected[1] < expected[0] / 1.5
+
+
+def test_what_is_kept_or_skipped_stays_so(home):
+    options = {"skip": ["lm_head"], "keep": {"*down_proj": "q8_0"}, "embeddings": "q5_1"}
+    model = load(home / "tied-False", max_kl=0.05, text=str(home / "text.txt"), **options)
+    assert type(model.lm_head) is torch.nn.Linear
+    assert model.model.embed_tokens.stored.format.name == "q5_1"
+    assert {each.mlp.down_proj.stored.format.name for each in model.model.layers} == {"q8_0"}
+
+
+def test_a_body_alone_gets_the_same_formats(home):
+    budget = {"max_kl": 0.02, "text": str(home / "text.txt")}
+    whole, body = load(home / "tied-False", **budget), load(home / "tied-False", AutoModel, **budget)
+    for one, other in zip(whole.model.layers, body.layers, strict=True):
+        assert torch.equal(one.mlp.up_proj.stored.decode(), other.mlp.up_proj.stored.decode())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"max_kl": 0.1, "size": "1MB"}, "one of the three"),
+        ({"max_kl": 0.1, "format": "nf4"}, "one of the three"),
+        ({"text": "a.txt"}, "one of the three"),
+        ({"max_kl": -1}, "no KL"),
+        ({"max_kl": "small"}, "no KL"),
+        ({"size": "huge"}, "not a size"),
+        ({"size": 0}, "not above zero"),
+    ],
+)
+def test_budgets_that_make_no_sense(arguments, says):
+    with pytest.raises(UsageError, match=says) as refused:
+        rung.QuantizationConfig(**arguments)
+    assert refused.value.ways_out
+
+
+def test_budgets_that_no_mixture_meets_are_refused_before_anything_is_loaded(home):
+    for options, says in (({"size": 3000}, "No mixture is so small"), ({"max_kl": 1e-9}, "No mixture comes so near")):
+        with pytest.raises(UsageError, match=says) as refused:
+            load(home / "tied-False", text=str(home / "text.txt"), **options)
+        assert refused.value.ways_out[0].startswith("max_kl=")
+    with pytest.raises(UsageError, match="skip: 'nothing' matches no layer"):
+        load(home / "tied-False", max_kl=0.1, skip=["nothing"], text=str(home / "text.txt"))
+
+
+def test_networks_that_rung_does_not_build_are_refused(tmp_path):
+    config = GPTNeoXConfig(
+        vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4
+    )
+    GPTNeoXForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(RungError) as refused:
+        load(tmp_path, max_kl=0.1)
+    assert "gpt_neox" in str(refused.value)
