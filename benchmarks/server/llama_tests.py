@@ -56,8 +56,22 @@ REASONS = {
     "test_vision_api.py": "pictures",
     "test_compat_gcp.py": "the paths of Vertex AI",
     "test_sleep.py": "its option of a sleep; --keep-alive unloads",
-    "test_cors_proxy": "a proxy for other servers",
+    "test_cors_proxy_only_forwards_explicit_proxy_headers": "a proxy for other servers",
     "test_local_media_file": "pictures",
+    "test_anthropic_tool_result_with_image": "pictures",
+    "test_anthropic_vision_format_accepted": "pictures",
+    "test_stream.py": "llama-server's router",
+    "test_cors_origins_localhost_rejects": "a foreign page gets 403 here, not an answer without CORS",
+    "test_cors_origins_defaults_to_localhost_with_tools_enabled": "tools that the server runs",
+    "test_access_static_assets_without_api_key": "the files of its page",
+    "test_server_slots": "--no-slots: the list is on here",
+    "test_metrics_disabled": "without --metrics: they are on here",
+    "test_clear_and_restore": "lines of its log",
+    "test_disabled_with_flag": "lines of its log",
+    "test_server_multiple_addresses": "its option of several addresses",
+    "test_server_model_aliases_and_tags": "its option of several names",
+    "test_anthropic_empty_messages": "refused here: there is nothing to answer",
+    "test_anthropic_thinking": "refused here: the model does not reason",
 }
 
 
@@ -78,6 +92,8 @@ def serve(given: Sequence[str]) -> None:
     if "--ctx-size" in values and not encodes:  # llama-server divides it among its slots
         context = int(values["--ctx-size"]) // int(values.get("--parallel", "1"))
         command += ["--context", str(min(context, _DEMO_CONTEXT))]
+    if "--cors-origins" not in values:  # llama-server lets all pages call
+        command += ["--origin", "*"]
     os.execv(sys.executable, command)
 
 

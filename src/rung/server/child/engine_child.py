@@ -200,9 +200,10 @@ class EngineChild:
             case Decode():
                 value = tokenizer.decode(question.tokens, special=True)
             case Render():
-                arguments = self._with_system(question.messages), question.tools, question.template_kwargs
-                ending = {"begins_answer": question.begins_answer, "continues_last": question.continues_last}
-                text, ids = model.chat_text(*arguments, **ending), model.chat_ids(*arguments, **ending)
+                messages, tools, kwargs = self._with_system(question.messages), question.tools, question.template_kwargs
+                begins, goes_on = question.begins_answer, question.continues_last
+                text = model.chat_text(messages, tools, kwargs, begins_answer=begins, continues_last=goes_on)
+                ids = model.chat_ids(messages, tools, kwargs, begins_answer=begins, continues_last=goes_on)
                 value = {"text": text, "tokens": len(ids)}
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
