@@ -1,5 +1,7 @@
 """pytest plugin for llama.cpp's server tests: no model is loaded before the first test, and no test hangs.
 
+Names of headers are compared without case, as HTTP has it; the tests know llama-server's spelling.
+
 It runs in the interpreter of those tests (``llama_tests``), so it imports nothing of rung.
 """
 
@@ -19,8 +21,17 @@ _TEST_SECONDS = 60
 def pytest_configure(config: Any) -> None:
     """Leave out that each preset's server is started and stopped first, which fetches its model for later tests."""
     import utils
+    from requests.structures import CaseInsensitiveDict
 
     utils.ServerPreset.load_all = staticmethod(lambda: None)
+    make_request = utils.ServerProcess.make_request
+
+    def with_any_case(*given: Any, **options: Any) -> Any:
+        found = make_request(*given, **options)
+        found.headers = CaseInsensitiveDict(found.headers)
+        return found
+
+    utils.ServerProcess.make_request = with_any_case
 
 
 def _late(number: int, frame: FrameType | None) -> None:
