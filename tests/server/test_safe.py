@@ -19,6 +19,7 @@ from rung.core.errors import UsageError
 from rung.server import connection, gate
 from rung.server.api import ENDPOINTS
 from rung.server.app import App
+from rung.server.errors import ApiError
 from rung.server.gate import Gate
 from rung.server.http import MOST_BODY
 from rung.server.model_pool import ModelPool
@@ -179,13 +180,30 @@ def test_pages_of_other_origins_are_refused(locked, headers, expected):
 def test_a_page_that_may_call_can_ask_before_and_read_the_answer(locked):
     head = b"OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\nConnection: close\r\n\r\n"
     allowed = send(locked, head % b"https://chat.example").lower()
-    assert allowed.startswith(b"http/1.1 204")
+    assert allowed.startswith(b"http/1.1 200")
     assert b"access-control-allow-origin: https://chat.example\r\n" in allowed
     assert b"authorization" in allowed
     assert b"access-control-allow-credentials" not in allowed
     refused = send(locked, head % b"https://evil.example").lower()
     assert refused.startswith(b"http/1.1 403")
     assert b"access-control" not in refused
+
+
+def test_pages_of_this_machine_at_any_port_may_call_where_that_is_said():
+    from starlette.datastructures import Headers
+
+    near = Gate(origins=frozenset({"localhost"}))
+    for origin in ("http://localhost", "http://localhost:3000", "http://127.0.0.1:3000", "http://[::1]:3000"):
+        headers = Headers({"host": "localhost:8080", "origin": origin})
+        near.check_source(headers)
+        assert near.cors(headers)["access-control-allow-origin"] == origin
+    for origin in ("http://localhost.evil.example", "http://evil.example", "null", "http://[", "localhost"):
+        headers = Headers({"host": "localhost:8080", "origin": origin})
+        with pytest.raises(ApiError):
+            Gate().check_source(headers)
+        assert Gate().cors(headers) == {}
+        if origin != "localhost":  # the word itself: the same as in the option
+            assert near.cors(headers) == {}
 
 
 def test_hosts_of_a_server_on_all_addresses_are_this_machines():

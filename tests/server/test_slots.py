@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 
 import pytest
 
+from rung.server.child.slots import Slots
+from rung.server.protocol import ActOnSlot
 from tests.server.conftest import serving
 
 PROMPT = "the model has a plan for each device and the plan has a place for each layer of it"
@@ -121,3 +124,33 @@ def test_a_folder_has_a_limit(tmp_path):
 def test_without_the_option_slots_are_not_saved(server):
     status, answer = call(server, "/slots/0?action=save", {"filename": "x"})
     assert (status, "--slot-save-path" in answer["error"]["message"]) == (403, True)
+
+
+def test_answers_go_on_while_a_slot_is_written(model, tmp_path, monkeypatch):
+    slots, writing, goes_on = Slots(model, str(tmp_path / "slots")), threading.Event(), threading.Event()
+    answer = model.start(model.prompt_ids(PROMPT), goes_on=True, max_tokens=6, owner="one")
+    said = "".join(answer)
+    slots.keep(0, answer.sequence)
+    found = []
+
+    def wait_for_disk(number):
+        writing.set()
+        assert goes_on.wait(60)
+
+    monkeypatch.setattr(os, "fsync", wait_for_disk)
+    save = ActOnSlot(action="save", slot=0, name="plan", owner="one")
+    saving = threading.Thread(target=lambda: found.append(slots.act(save)), daemon=True)
+    saving.start()
+    assert writing.wait(60)
+    again = model.start(model.prompt_ids(PROMPT), goes_on=True, max_tokens=6, owner="one")
+    assert "".join(again) == said
+    assert "".join(model.generate("another text of others", raw=True, max_tokens=6, owner="two"))
+    goes_on.set()
+    saving.join(60)
+    erased = slots.act(ActOnSlot(action="erase", slot=0, owner="one"))
+    assert erased["tokens"] == found[0]["tokens"]  # nothing is held any more
+    restored = slots.act(ActOnSlot(action="restore", slot=1, name="plan", owner="one"))
+    assert restored["tokens"] == found[0]["tokens"]
+    last = model.start(model.prompt_ids(PROMPT), goes_on=True, max_tokens=6, owner="one")
+    assert "".join(last) == said
+    assert last.result["cached_tokens"] > 0

@@ -95,9 +95,11 @@ class UnknownDevice(UsageError):
 
 
 class ContextTooLong(UsageError):
-    """A prompt or a requested context above what the model or the plan holds."""
+    """A prompt or a requested context above what the model or the plan holds. ``tokens`` and ``context`` are the two
+    numbers, where whoever raises it knows both of a prompt; else 0."""
 
     code = "context-too-long"
+    tokens = context = 0
 
 
 class ModelError(RungError):

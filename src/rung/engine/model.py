@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -92,6 +93,11 @@ class Model:
         self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
         self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
         journal.notes += [note for note in self.tokenizer.notes if note not in journal.notes]
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Return the ids of the tokens that end an answer."""
+        return self._ends
 
     def __repr__(self) -> str:
         plan, device_ids = self.plan, "+".join(placement.device for placement in self.plan.placements)
@@ -394,10 +400,11 @@ class Model:
         messages: Messages,
         tools: Sequence[Mapping[str, Any]] = (),
         template_kwargs: Mapping[str, Any] | None = None,
+        **ending: bool,
     ) -> list[int]:
-        """Return the ids of messages by the chat template. Raises ``ContextTooLong``, ``TemplateError``,
-        ``UsageError``."""
-        text = self.chat_text(messages, tools, template_kwargs)
+        """Return the ids of messages by the chat template; ``ending`` as in ``chat_text``. Raises ``ContextTooLong``,
+        ``TemplateError``, ``UsageError``."""
+        text = self.chat_text(messages, tools, template_kwargs, **ending)
         bos = self.tokenizer.named.get("bos_token", "")
         return self._encode(text, bos=not (bos and text.startswith(bos)))
 
@@ -411,9 +418,13 @@ class Model:
         messages: Messages,
         tools: Sequence[Mapping[str, Any]] = (),
         template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        begins_answer: bool = True,
+        continues_last: bool = False,
     ) -> str:
         """Return the text of messages by the chat template, with the functions that an answer may call.
-        ``template_kwargs`` are further variables of the template, such as ``enable_thinking``.
+        ``template_kwargs`` are further variables of the template, such as ``enable_thinking``. ``begins_answer``: the
+        beginning of an answer follows; ``continues_last``: so does the text of the last message, as that of the answer.
 
         Raises ``TemplateError``, ``UsageError``.
         """
@@ -424,7 +435,18 @@ class Model:
                 ["generate(prompt, raw=True)", f'rung run {quoted(name_of(self.card.path))} --raw "Once upon a time"'],
                 code="chat-template-missing",
             )
-        return self._template.render(messages, tools=tools, kwargs=template_kwargs)
+        if not continues_last:
+            return self._template.render(messages, answer=begins_answer, tools=tools, kwargs=template_kwargs)
+        if messages[-1].get("role") != "assistant" or len(messages) < 2:
+            raise UsageError("What is continued is the last message, of an assistant, after others.")
+        begun = self._template.render(messages[:-1], tools=tools, kwargs=template_kwargs)
+        return begun + str(messages[-1].get("content") or "")
+
+    def use_template(self, source: str) -> None:
+        """Have messages read by another chat template from now on."""
+        assert isinstance(self.card, ModelCard), "templates are of models that chat"
+        self.card = dataclasses.replace(self.card, chat_template=source)
+        self._template = Template(source, self.tokenizer.named)
 
     def _encode(self, text: str, bos: bool) -> list[int]:
         """Return the ids of a prompt. Raises ``ContextTooLong`` at once for one that is far too long: a megabyte takes
@@ -439,11 +461,13 @@ class Model:
     def _too_long(self, tokens: int, about: str = "") -> ContextTooLong:
         wider = min(tokens + 256, self.card.context or tokens + 256)
         ways = [f"rung run {quoted(name_of(self.card.path))} --context {wider}"] if wider > tokens else []
-        return ContextTooLong(
+        error = ContextTooLong(
             f"The prompt has {about}{count(tokens, 'token')}, the context holds {self.plan.context:,}.",
             [f"{self.card.name} holds {self.card.context:,} at the most"] if self.card.context else [],
             [*ways, "a shorter prompt"],
         )
+        error.tokens, error.context = tokens, self.plan.context
+        return error
 
     def start(self, ids: list[int], *, goes_on: bool, answered: Sequence[int] = (), **options: Any) -> Generation:
         """The answer to token ids; ``options`` are those of ``chat``.

@@ -72,7 +72,7 @@ class App:
         """Return the response of an endpoint, once the gate has let the request through. Raises ``ApiError``."""
         if request.method == "OPTIONS":
             self._gate.check_source(request.headers)
-            return Response(status_code=204)
+            return Response()
         owner = self._gate.check(request.headers, needs_key=endpoint is None or endpoint.needs_key)
         if endpoint is None:
             raise refusal

@@ -37,6 +37,7 @@ from rung.server.protocol import (
     Planned,
     Proceed,
     Progress,
+    PromptRead,
     Question,
     Queued,
     Ready,
@@ -322,6 +323,9 @@ class EngineClient:
                     self._put_delta(delta)
             case Started():
                 if (request := self._requests.get(message.id)) is not None and request.begin():
+                    request.events.put_nowait(message)
+            case PromptRead():
+                if (request := self._requests.get(message.id)) is not None:
                     request.events.put_nowait(message)
             case Finished():
                 self._put_end(message)

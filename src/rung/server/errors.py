@@ -13,7 +13,8 @@ from rung.server.protocol import Failed
 
 class ApiError(Exception):
     """A refusal: HTTP status, a sentence, the field it is about, OpenAI's code for it, and the seconds after which the
-    request should come again (0: nobody knows). ``closes``: the connection ends with it."""
+    request should come again (0: nobody knows). ``closes``: the connection ends with it. ``numbers`` are facts by name,
+    as of a prompt that is too long."""
 
     def __init__(
         self,
@@ -24,16 +25,19 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: float = 0,
         closes: bool = False,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self.numbers = dict(numbers or {})
         self.retry_after, self._closes = retry_after, closes or status in (408, 413)
 
     @classmethod
     def of_failure(cls, failed: Failed) -> ApiError:
         """Translate a failure of the engine for a client."""
         message = " ".join([failed.cause, *(f"({fact})" for fact in failed.facts)])
-        return cls(failed.status, message, code=failed.code, retry_after=1 if failed.status == 503 else 0)
+        retry_after = 1 if failed.status == 503 else 0
+        return cls(failed.status, message, code=failed.code, retry_after=retry_after, numbers=failed.numbers)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -62,7 +66,11 @@ _ANTHROPIC = {
 def openai_error(error: ApiError) -> dict[str, Any]:
     """Return an error as OpenAI writes it."""
     kind = _OPENAI.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    if "n_ctx" in error.numbers:
+        kind = "exceed_context_size_error"  # llama.cpp's; OpenAI's clients read the code
+    return {
+        "error": {"message": error.message, "type": kind, "param": error.param, "code": error.code, **error.numbers}
+    }
 
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def host_name(header: str) -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """Decide about requests. ``keys`` empty: nobody needs one. ``origins``: pages of other servers that may call."""
+    """Decide about requests. ``keys`` empty: nobody needs one. ``origins``: pages of other servers that may call, ``*``
+    for all, ``localhost`` for those of this machine at any port."""
 
     keys: tuple[str, ...] = ()
     hosts: frozenset[str] = _LOCAL_NAMES
@@ -98,12 +99,17 @@ class Gate:
 
     def allows(self, origin: str, host: str) -> bool:
         """Return whether pages of an origin may call: this server's own, and those that were named."""
-        return "*" in self.origins or origin in self.origins or urlsplit(origin).netloc.lower() == host.lower()
+        return self._names(origin) or _address(origin)[0] == host.lower()
+
+    def _names(self, origin: str) -> bool:
+        """Return whether an origin was named; ``localhost`` names the pages of all servers of this machine."""
+        is_local = "localhost" in self.origins and _address(origin)[1] in _LOCAL_NAMES
+        return is_local or "*" in self.origins or origin in self.origins
 
     def cors(self, headers: Headers) -> dict[str, str]:
         """Return the headers that let a page of a named origin read an answer."""
         origin = headers.get("origin")
-        if origin is None or not ("*" in self.origins or origin in self.origins):
+        if origin is None or not self._names(origin):
             return {}
         return {
             "access-control-allow-origin": origin,
@@ -121,6 +127,15 @@ class Gate:
             if hmac.compare_digest(_digest(presented), _digest(key)):
                 found = key
         return None if found is None else _digest(found).hex()[:16]
+
+
+def _address(origin: str) -> tuple[str, str]:
+    """Return host with port, and the host alone, of an origin; empty where it is none."""
+    try:
+        found = urlsplit(origin)
+        return found.netloc.lower(), found.hostname or ""
+    except ValueError:  # as for a bracket that stays open
+        return "", ""
 
 
 def _digest(key: str) -> bytes:

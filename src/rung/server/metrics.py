@@ -46,9 +46,13 @@ def text(totals: Totals, counts: Counts) -> str:
         ("tokens_predicted_seconds_total", "Seconds in which answers were computed.", totals.seconds),
         ("n_decode_total", "Steps.", counts.steps),
         ("n_tokens_max", "Tokens of the longest sequence.", totals.longest),
-        ("n_busy_slots_per_decode", "Answers of a step, on the average.", _rate(counts.busy, counts.steps)),
+        ("spec_decode_num_drafts_total", "Steps of answers with guesses.", counts.guessing),
+        ("spec_decode_num_draft_tokens_total", "Tokens that were guessed.", counts.guessed),
+        ("spec_decode_num_accepted_tokens_total", "Tokens that were guessed right.", counts.guessed_right),
+        ("prompt_tokens_cached_total", "Tokens of prompts that an earlier request had computed.", totals.cached_tokens),
     )
     gauges = (
+        ("n_busy_slots_per_decode", "Answers of a step, on the average.", _rate(counts.busy, counts.steps)),
         (
             "prompt_tokens_seconds",
             "Tokens of a prompt a second.",
@@ -60,7 +64,6 @@ def text(totals: Totals, counts: Counts) -> str:
     )
     ours = (
         ("answers_total", "Answers that have ended.", totals.answers),
-        ("prompt_tokens_cached_total", "Tokens of prompts that an earlier request had computed.", totals.cached_tokens),
         ("requests_refused_total", "Requests that found the queue full.", totals.refused),
     )
     lines = [

@@ -26,7 +26,8 @@ class Load(msgspec.Struct, tag=True, frozen=True):
 
     ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
     to be lower than the best; ``system`` the system prompt of conversations that have none; ``slots`` the folder
-    of saved slots (``DIR`` or ``DIR:SIZE``), if there is one."""
+    of saved slots (``DIR`` or ``DIR:SIZE``), if there is one; ``template`` a chat template in the place of the
+    model's own."""
 
     model: str
     options: dict[str, Any] = {}
@@ -34,6 +35,7 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     level: str = ""
     system: str = ""
     slots: str = ""
+    template: str = ""
 
 
 class Proceed(msgspec.Struct, tag=True, frozen=True):
@@ -67,7 +69,8 @@ class Infill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generate(msgspec.Struct, tag=True, kw_only=True):
-    """Answer ``messages``, or continue each of ``prompts`` (a text, token ids, or a hole), ``n`` times.
+    """Answer ``messages``, or continue each of ``prompts`` (a text, token ids with texts among them, or a hole), ``n``
+    times.
 
     ``options`` are those of ``Model.chat``. Answer number ``p * n + c`` is choice c of prompt p. With ``echo`` the text
     of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
@@ -76,10 +79,14 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     this one has computed, after which it goes on, or None for one that has ended. ``adapters`` are scales of the
     adapters that the model was loaded with, by their places; None is as it was loaded. ``slot`` is the number of the
     place that its first answer takes; None is any.
+
+    ``continues_last``: the answer goes on from the last message. ``text_bias`` is added to the logits of the tokens of
+    texts; ``ignore_end`` forbids the tokens that end an answer. ``times``: deltas have the times so far; ``progress``:
+    ``PromptRead`` comes while a prompt is read; ``details``: ``Finished`` has ``settings`` and ``prompt``.
     """
 
     id: int = 0
-    prompts: list[str | list[int] | Infill] = []
+    prompts: list[str | list[int | str] | Infill] = []
     messages: list[dict[str, Any]] = []
     options: dict[str, Any] = {}
     n: int = 1
@@ -93,6 +100,12 @@ class Generate(msgspec.Struct, tag=True, kw_only=True):
     answered: list[list[int] | None] = []
     adapters: dict[int, float] | None = None
     slot: int | None = None
+    text_bias: list[tuple[str, float]] = []
+    ignore_end: bool = False
+    continues_last: bool = False
+    times: bool = False
+    progress: bool = False
+    details: bool = False
 
     @property
     def answers(self) -> int:
@@ -129,12 +142,15 @@ class Decode(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Render(msgspec.Struct, tag=True, kw_only=True):
-    """Give the text of messages and tools by the chat template, and how many tokens it has."""
+    """Give the text of messages and tools by the chat template, and how many tokens it has. ``begins_answer`` and
+    ``continues_last`` are those of ``Model.chat_text``."""
 
     id: int = 0
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = []
     template_kwargs: dict[str, Any] = {}
+    begins_answer: bool = True
+    continues_last: bool = False
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):
@@ -163,12 +179,15 @@ ToEngine = Load | Proceed | Generate | Cancel | Question
 
 class Counts(msgspec.Struct, frozen=True):
     """Work of an engine: answers that have a cache, answers that wait for one, and so far: steps, and the answers
-    that took part in each, added up."""
+    that took part in each, added up; steps of answers with guesses, the tokens guessed, and those that were right."""
 
     processing: int
     waiting: int
     steps: int
     busy: int
+    guessing: int = 0
+    guessed: int = 0
+    guessed_right: int = 0
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -251,15 +270,36 @@ class SteppedDown(msgspec.Struct, tag=True, frozen=True):
     options: dict[str, Any] = {}
 
 
+class Times(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens and seconds of an answer so far: those of its prompt that were known and that were read, those that it
+    has, and the seconds of steps that read and that computed tokens."""
+
+    cached: int
+    read: int
+    read_seconds: float
+    predicted: int
+    predicted_seconds: float
+
+
 class Delta(msgspec.Struct, frozen=True, array_like=True):
     """A piece of one answer, maybe of no text yet, and its tokens. ``logprobs`` are entries as ``Model.chat`` has them,
-    one for each token."""
+    one for each token; ``times`` are there with ``Generate.times``."""
 
     id: int
     index: int
     text: str
     tokens: list[int]
     logprobs: list[dict[str, Any]] | None = None
+    times: Times | None = None
+
+
+class PromptRead(msgspec.Struct, tag=True, frozen=True, kw_only=True):
+    """So much of a prompt of ``total`` tokens is read for an answer, with ``Generate.progress``."""
+
+    id: int
+    index: int
+    total: int
+    times: Times
 
 
 class Step(msgspec.Struct, tag=True, frozen=True):
@@ -271,7 +311,8 @@ class Step(msgspec.Struct, tag=True, frozen=True):
 class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """The answer ``index`` has ended, in the place ``slot``: why (end, stop, length or context), what it cost, and
     ``report`` as ``Model`` has it. ``prompt_seconds`` and ``seconds`` are those of steps that read its prompt and that
-    computed its tokens."""
+    computed its tokens. With ``Generate.details`` ``settings`` are those of ``Sampling`` that it had, and ``prompt`` is
+    the text of its prompt."""
 
     id: int
     index: int
@@ -285,6 +326,14 @@ class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     seconds: float
     seed: int | None
     report: dict[str, Any]
+    settings: dict[str, Any] = {}
+    prompt: str = ""
+
+    @property
+    def times(self) -> Times:
+        """Return its tokens and seconds."""
+        read = self.prompt_tokens - self.cached_tokens
+        return Times(self.cached_tokens, read, self.prompt_seconds, self.completion_tokens, self.seconds)
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True, kw_only=True):
@@ -297,6 +346,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     facts: list[str] = []
     ways_out: list[str] = []
     exit_code: int = 1
+    numbers: dict[str, int] = {}
 
 
 class Value(msgspec.Struct, tag=True, frozen=True):
@@ -306,7 +356,9 @@ class Value(msgspec.Struct, tag=True, frozen=True):
     value: Any
 
 
-FromEngine = Progress | Planned | Note | Ready | SteppedDown | Queued | Started | Step | Finished | Failed | Value
+FromEngine = (
+    Progress | Planned | Note | Ready | SteppedDown | Queued | Started | PromptRead | Step | Finished | Failed | Value
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

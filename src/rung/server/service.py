@@ -17,7 +17,7 @@ from rung.server.engines import Engine, Event, Pool
 from rung.server.errors import ApiError, ErrorStyle, openai_error
 from rung.server.http import POSITION, read_json, unless_gone
 from rung.server.metrics import Totals
-from rung.server.protocol import Delta, Echo, Finished, Generate, Started
+from rung.server.protocol import Delta, Echo, Finished, Generate, PromptRead, Started
 from rung.server.response_store import ResponseStore
 from rung.server.store.client import StoreClient
 
@@ -73,12 +73,17 @@ class Answers:
         self.reasons, self.is_reasoning = started.reasons, started.is_reasoning
 
     async def __aiter__(self) -> AsyncGenerator[Delta | Finished]:
+        async for event in self.all_events():
+            if not isinstance(event, PromptRead) and (isinstance(event, Finished) or event.text or event.logprobs):
+                yield event
+
+    async def all_events(self) -> AsyncGenerator[Delta | Finished | PromptRead]:
+        """Yield deltas without a text, too, and how far prompts are read, where a request asks for that."""
         async for event in self._events:
             if isinstance(event, Finished):
                 self._totals.add(event)
             assert not isinstance(event, Started)
-            if isinstance(event, Finished) or event.text or event.logprobs:
-                yield event
+            yield event
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the facts of an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and

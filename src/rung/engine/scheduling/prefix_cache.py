@@ -79,6 +79,13 @@ class _Write(NamedTuple):
     blocks: Sequence[Mapping[int, int]]
 
 
+class PinnedNodes(NamedTuple):
+    """Nodes of a tree that somebody reads: as files have them, and their blocks by group."""
+
+    nodes: list[NewFile]
+    blocks: list[dict[int, int]]
+
+
 class PrefixCache:
     """The trees of all owners over the blocks of a pool, which frees blocks here when it has no others.
 
@@ -226,16 +233,22 @@ class PrefixCache:
             members[group].store(block, buffers[group])
         return True
 
-    def known(self, ids: Sequence[int], owner: str) -> list[NewFile]:
-        """Return the nodes with the longest known beginning of some tokens. Their blocks are good until the next
-        change of the pool."""
-        members = self._pool.members
-        return [
-            NewFile(
-                b"", node.start, node.ids[:count], {group: members[group].read(n) for group, n in node.blocks.items()}
-            )
-            for node, count in self._path(tuple(ids), owner)
-        ]
+    def pin(self, ids: Sequence[int], owner: str) -> PinnedNodes:
+        """Return the nodes with the longest known beginning of some tokens. Until they are unpinned, nothing is written
+        to their blocks, nor are they freed: another thread may read them between and beside steps."""
+        members, nodes, blocks = self._pool.members, list[NewFile](), list[dict[int, int]]()
+        for node, count in self._path(tuple(ids), owner):
+            values = {group: members[group].read(number) for group, number in node.blocks.items()}
+            nodes.append(NewFile(b"", node.start, node.ids[:count], values))
+            blocks.append(dict(node.blocks))
+        for each in blocks:
+            self._count_use(each)
+        return PinnedNodes(nodes, blocks)
+
+    def unpin(self, pinned: PinnedNodes) -> None:
+        """Give back the blocks of nodes that were pinned."""
+        for each in pinned.blocks:
+            self._give_back(each)
 
     def restore(self, source: Source, nodes: Sequence[PrefixFile], owner: str) -> int:
         """Add nodes that follow each other, from the first on, as far as there is room; return with how many of their

@@ -95,13 +95,13 @@ class SavedPrefixes:
     def _path(self, owner: str, name: str) -> Path:
         return self._folder / (hash_of(self._identity, owner.encode(), name.encode()).hex() + _SUFFIX)
 
-    def save(self, prefixes: PrefixCache, ids: Sequence[int], owner: str, name: str) -> tuple[int, int]:
-        """Write the nodes of some tokens; return how many tokens and bytes that are.
+    def save(self, nodes: Sequence[NewFile], owner: str, name: str) -> tuple[int, int]:
+        """Write nodes that follow each other; return how many tokens and bytes that are.
 
         Raises ``UsageError`` where the folder would have more than its bytes, ``DiskFull`` where nothing can be
         written.
         """
-        nodes, path = prefixes.known(ids, owner), self._path(owner, name)
+        path = self._path(owner, name)
         count = _HEAD.size + sum(node.nbytes for node in nodes)
         try:
             self._check_room(path, count)

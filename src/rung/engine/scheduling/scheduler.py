@@ -166,6 +166,8 @@ class Scheduler:
         self._seconds_ahead = 0.0  # of a token that the device chooses
         self._pause, self._pausing = 0, 0  # steps without its choice after it was not sure, and those that are left
         self._speculator = Speculator(draft)
+        #: Steps of a sequence with guesses, the tokens that were guessed, and those that were right.
+        self.guessing = self.guessed = self.guessed_right = 0
         self._changing = 0  # the thread in the midst of a change, or 0
         self._cut = False  # whether an interrupt or an error came in the midst of one
         self._process, self._lock = os.getpid(), threading.RLock()
@@ -376,6 +378,9 @@ class Scheduler:
         part.cache.advance(part.ids[: len(part.ids) - wrong])
         if part.guesses:
             self._speculator.note(sequence, len(part.guesses), len(part.guesses) - wrong)
+            self.guessing += 1
+            self.guessed += len(part.guesses)
+            self.guessed_right += len(part.guesses) - wrong
         self._served[sequence.owner] = self._served.get(sequence.owner, 0.0) + len(part.ids)
         if sequence.shares:
             self._backend.keep(part.cache, sequence.owner)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rung.engine.sampling import Sampler, logprob_of, refusal
+from rung.engine.sampling import Sampler, Sampling, logprob_of, refusal
 from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.scheduling.speculation import Guesser
 from rung.formats.codec import Floats
@@ -140,6 +140,11 @@ class TokenSequence(Sequence):
     def logprobs(self) -> list[Chosen]:
         """Return the tokens that were chosen with their log probabilities, if its sampler keeps them."""
         return self._sampler.logprobs
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return how its tokens are chosen."""
+        return self._sampler.sampling
 
     @property
     def ahead(self) -> bool:

@@ -56,7 +56,8 @@ async def show_metrics(call: Call) -> Response:
     """Show what the server has done, for Prometheus."""
     counts = [await engine.counts() for engine in call.service.pool.engines.values()]
     summed = Counts(*(sum(getattr(each, name) for each in counts) for name in Counts.__struct_fields__))
-    return Response(metrics.text(call.service.totals, summed), media_type="text/plain; version=0.0.4")
+    headers = {"process-start-time-unix": str(call.service.created)}  # llama.cpp's
+    return Response(metrics.text(call.service.totals, summed), 200, headers, "text/plain; version=0.0.4")
 
 
 ENDPOINTS = (

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from rung.engine.batches.openai_forms import REASONS, chat_logprobs
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
+    FINGERPRINT,
     MOST_MESSAGES,
     MOST_TOKENS,
     Effort,
@@ -26,10 +27,11 @@ from rung.server.api.openai_fields import (
     reasoning_options,
     usage_of,
 )
+from rung.server.api.shared.reports import progress, settings, timings
 from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, event, json_response
-from rung.server.protocol import Delta, Finished, Generate, Render
+from rung.server.protocol import Delta, Finished, Generate, PromptRead, Render
 from rung.server.service import Answers, Call, post
 
 
@@ -69,7 +71,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ChatRequest(Sampled, kw_only=True):
-    """A body of ``/v1/chat/completions``. ``id_slot`` and ``cache_prompt`` are llama.cpp's."""
+    """A body of ``/v1/chat/completions``. The fields from ``id_slot`` on are llama.cpp's: ``timings_per_token`` and
+    ``return_progress`` are for streams, ``verbose`` adds the prompt as it was read and the settings. vLLM's
+    ``continue_final_message`` has the answer go on from the last message; ``add_generation_prompt`` is its opposite."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Tokens | None = None
@@ -83,6 +87,11 @@ class ChatRequest(Sampled, kw_only=True):
     chat_template_kwargs: TemplateKwargs | None = None
     id_slot: SlotNumber | None = None
     cache_prompt: bool | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    verbose: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
     def to_generate(self) -> Generate:
         """Return the request to an engine. Raises ``ApiError``."""
@@ -106,7 +115,19 @@ class ChatRequest(Sampled, kw_only=True):
             template_kwargs=self.chat_template_kwargs or {},
             reasoning=reasoning_options(self.reasoning_effort, self.thinking_budget_tokens),
             slot=named_slot(self.id_slot),
+            times=bool(self.timings_per_token and self.stream),
+            progress=bool(self.return_progress and self.stream),
+            details=bool(self.verbose),
+            continues_last=self._continues(),
         )
+
+    def _continues(self) -> bool:
+        """Return whether the answer goes on from the last message. Raises ``ApiError`` for fields at odds."""
+        continues, begins = bool(self.continue_final_message), self.add_generation_prompt
+        if begins is not None and begins == continues:
+            message = "An answer begins (add_generation_prompt) or goes on (continue_final_message): one is true."
+            raise ApiError(400, message, param="continue_final_message", code="invalid_value")
+        return continues
 
     @property
     def callable_tools(self) -> list[Tool]:
@@ -118,7 +139,7 @@ async def chat(call: Call, body: ChatRequest) -> Response:
     """Answer messages."""
     generate, with_usage = body.to_generate(), body.includes_usage
     answers = await call.begin(body.model, generate)
-    head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model}
+    head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model, **FINGERPRINT}
     if body.stream:
         streams = [_Choice(parser_of(answers, generate, body.callable_tools)) for _ in range(generate.n)]
         return Stream(_chunks(answers, head, streams, with_usage), on_close=answers.close)
@@ -132,8 +153,18 @@ async def chat(call: Call, body: ChatRequest) -> Response:
         for number, choice in enumerate(choices)
     ]
     cost = usage_of(answers.prompt_tokens, ends_of(choices))
-    ran = answers.rung(ends_of(choices))
-    return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost, "rung": ran})
+    ends = ends_of(choices)
+    more = {"timings": timings(ends[-1].times), "rung": answers.rung(ends), **_details(body, ends)}
+    return json_response({**head, "object": "chat.completion", "choices": listed, "usage": cost, **more})
+
+
+def _details(body: ChatRequest, ends: Sequence[Finished]) -> dict[str, Any]:
+    """Return the field that ``verbose`` adds to an answer."""
+    if not body.verbose:
+        return {}
+    most = body.max_completion_tokens or body.max_tokens or -1
+    used = settings(ends[0], most, stream=bool(body.stream))
+    return {"__verbose": {"prompt": ends[0].prompt, "generation_settings": used}}
 
 
 async def input_tokens(call: Call, body: ChatRequest) -> Response:
@@ -203,27 +234,32 @@ async def _chunks(
     head = {**head, "object": "chat.completion.chunk"}
     more = {"usage": None} if with_usage else {}
 
-    def chunk(index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
+    def chunk(
+        index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None, **extra: Any
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return event({**head, "choices": [choice], **more})
+        return event({**head, "choices": [choice], **more, **extra})
 
     ends: list[Finished] = []
     try:
         for index in range(len(choices)):
-            yield chunk(index, {"role": "assistant", "content": ""})
-        async for each in answers:
-            if isinstance(each, Delta):
-                for delta, entries in choices[each.index].push(each):
-                    yield chunk(each.index, delta, None, chat_logprobs(entries))
-            else:
-                ends.append(each)
-                for delta, entries in choices[each.index].finish():
-                    yield chunk(each.index, delta, None, chat_logprobs(entries))
-                yield chunk(each.index, {}, choices[each.index].reason(each))
+            yield chunk(index, {"role": "assistant", "content": None})
+        async for each in answers.all_events():
+            match each:
+                case PromptRead():
+                    yield chunk(each.index, {}, None, None, prompt_progress=progress(each))
+                case Delta():
+                    extra = {} if each.times is None else {"timings": timings(each.times)}
+                    for delta, entries in choices[each.index].push(each):
+                        yield chunk(each.index, delta, None, chat_logprobs(entries), **extra)
+                case Finished():
+                    ends.append(each)
+                    for delta, entries in choices[each.index].finish():
+                        yield chunk(each.index, delta, None, chat_logprobs(entries))
+                    yield chunk(each.index, {}, choices[each.index].reason(each))
         if with_usage:
-            yield event(
-                {**head, "choices": [], "usage": usage_of(answers.prompt_tokens, ends), "rung": answers.rung(ends)}
-            )
+            cost = {"usage": usage_of(answers.prompt_tokens, ends), "timings": timings(ends[-1].times)}
+            yield event({**head, "choices": [], **cost, "rung": answers.rung(ends)})
         yield DONE
     except ApiError as error:
         yield event(openai_error(error))

@@ -10,16 +10,17 @@ from starlette.responses import Response
 
 from rung.engine.batches.openai_forms import REASONS, text_logprobs
 from rung.server.api.openai_fields import (
+    FINGERPRINT,
     MOST_CHOICES,
-    MOST_PROMPTS,
     MOST_TOKENS,
     Sampled,
-    TokenId,
     ends_of,
     lora_scales,
     new_id,
     usage_of,
 )
+from rung.server.api.shared.prompts import Prompts, prompts_of
+from rung.server.api.shared.reports import timings
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, event, json_response
 from rung.server.protocol import Delta, Echo, Finished, Generate
@@ -29,27 +30,10 @@ from rung.server.service import Answers, Call, Choice, post
 _TOKENS = 16
 
 
-def prompts_of(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """Return the prompts of a body, each a text or token ids. Raises ``ApiError``."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if prompt and all(isinstance(each, int) for each in prompt):
-        return [[each for each in prompt if isinstance(each, int)]]
-    several = [each for each in prompt if not isinstance(each, int)]
-    if not several or len(several) != len(prompt) or len(several) > MOST_PROMPTS:
-        raise ApiError(
-            400,
-            f"prompt is a text, token ids, or a list of up to {MOST_PROMPTS} of them.",
-            param="prompt",
-            code="invalid_value",
-        )
-    return several
-
-
 class CompletionRequest(Sampled, kw_only=True):
     """A body of ``/v1/completions``."""
 
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: Prompts
     logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] | None = None
     echo: bool | None = None
@@ -77,7 +61,13 @@ async def complete(call: Call, body: CompletionRequest) -> Response:
     """Continue prompts."""
     generate, with_usage = body.to_generate(), body.includes_usage
     answers = await call.begin(body.model, generate)
-    head = {"id": new_id("cmpl"), "object": "text_completion", "created": answers.created, "model": answers.model}
+    head = {
+        "id": new_id("cmpl"),
+        "object": "text_completion",
+        "created": answers.created,
+        "model": answers.model,
+        **FINGERPRINT,
+    }
     if body.stream:
         return Stream(_chunks(answers, generate, head, with_usage), on_close=answers.close)
     choices = await call.collect(answers)
@@ -89,7 +79,8 @@ async def complete(call: Call, body: CompletionRequest) -> Response:
         }
         for number, choice in enumerate(choices)
     ]
-    return json_response({**head, "choices": listed, "usage": usage_of(answers.prompt_tokens, ends_of(choices))})
+    cost = usage_of(answers.prompt_tokens, ends_of(choices))
+    return json_response({**head, "choices": listed, "usage": cost, "timings": timings(choices[-1].end.times)})
 
 
 def _whole(choice: Choice, echo: Echo | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from rung.core.version import __version__
 from rung.engine.batches.openai_forms import usage
 from rung.server.errors import ApiError
 from rung.server.protocol import Finished, Grammar, ReasoningOptions
@@ -207,6 +208,10 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if not self.stream:
             raise ApiError(400, "stream_options is for stream=true.", param="stream_options", code="invalid_value")
         return bool(self.stream_options.include_usage)
+
+
+#: What OpenAI has to tell which program answered.
+FINGERPRINT = {"system_fingerprint": f"build-rung-{__version__}"}
 
 
 def new_id(kind: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +19,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import (
-    BadFile,
-    ContextTooLong,
     DeviceError,
     DeviceLost,
-    DiskFull,
     NoRung,
     OutOfMemory,
-    RungError,
-    TemplateError,
     UsageError,
 )
 from rung.core.settings import CPU_LEVEL
@@ -45,7 +39,8 @@ from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
-from rung.server.child import sandbox
+from rung.server.child import reports, sandbox
+from rung.server.child.reports import failure
 from rung.server.child.scaled_adapters import ScaledAdapters
 from rung.server.child.slots import Slots
 from rung.server.child.waiting import count_fitting, in_turn
@@ -58,8 +53,6 @@ from rung.server.protocol import (
     Echo,
     Embed,
     Encode,
-    Failed,
-    Finished,
     Generate,
     Infill,
     Load,
@@ -87,6 +80,8 @@ _LESS = 0.2
 #: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
 #: threads that prepare requests keep (``benchmarks/server/hostile.py``).
 _REQUESTS = 64 * 2**20
+#: What is added to the logit of a token that shall not come.
+_FORBIDDEN = -100.0
 #: Exit status where a process cannot go on: a new one may.
 LOST = 75
 
@@ -138,7 +133,8 @@ class _Request:
 
 @dataclass(eq=False)
 class _Answer:
-    """One answer of a request: the tokens that its cache must have room for, how many were sent, and its slot."""
+    """One answer of a request: the tokens that its cache must have room for, how many were sent, its slot, and the
+    tokens of its prompt that it was said to have read (-1: nothing was said)."""
 
     request: _Request
     index: int
@@ -146,6 +142,7 @@ class _Answer:
     room: int
     sent: int = 0
     slot: int = -1
+    read: int = -1
 
     @property
     def owner(self) -> str:
@@ -186,7 +183,11 @@ class EngineChild:
     def _counts(self) -> Counts:
         live = [answer.generation.sequence for answer in list(self._live)]
         processing = sum(sequence.cache is not None for sequence in live)
-        return Counts(processing, len(live) - processing + len(self._waiting), self._steps, self._busy)
+        waiting, guesses = len(live) - processing + len(self._waiting), (0, 0, 0)
+        if isinstance(self._model, Model):
+            scheduler = self._model.scheduler
+            guesses = scheduler.guessing, scheduler.guessed, scheduler.guessed_right
+        return Counts(processing, waiting, self._steps, self._busy, *guesses)
 
     def _answer(self, question: Encode | Decode | Render | Embed | ActOnSlot) -> None:
         """Answer a question that takes no steps of others. Raises ``RungError``."""
@@ -199,8 +200,11 @@ class EngineChild:
             case Decode():
                 value = tokenizer.decode(question.tokens, special=True)
             case Render():
-                arguments = self._with_system(question.messages), question.tools, question.template_kwargs
-                value = {"text": model.chat_text(*arguments), "tokens": len(model.chat_ids(*arguments))}
+                messages, tools, kwargs = self._with_system(question.messages), question.tools, question.template_kwargs
+                begins, goes_on = question.begins_answer, question.continues_last
+                text = model.chat_text(messages, tools, kwargs, begins_answer=begins, continues_last=goes_on)
+                ids = model.chat_ids(messages, tools, kwargs, begins_answer=begins, continues_last=goes_on)
+                value = {"text": text, "tokens": len(ids)}
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
                 tokens = sum(map(len, model.embedding_ids(question.texts)))
@@ -230,12 +234,15 @@ class EngineChild:
         chats = bool(message.messages)
         if chats:
             messages = self._with_system(message.messages)
-            prompts = [model.chat_ids(messages, message.tools, _template_kwargs(model, message))]
+            kwargs = _template_kwargs(model, message)
+            prompts = [model.chat_ids(messages, message.tools, kwargs, continues_last=message.continues_last)]
         else:
             prompts = [_prompt_ids(model, each) for each in message.prompts]
         is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
         adapter = self._adapters.name(message.adapters)
         options = {**message.options, "owner": message.owner, "adapter": adapter}
+        if message.text_bias or message.ignore_end:
+            options["logit_bias"] = _biases(model, message)
         masks = self._masks(message, is_reasoning)
         for index, answered in enumerate(message.answered or [[]] * message.answers):
             if answered is not None:
@@ -350,16 +357,30 @@ class EngineChild:
                 continue
             if request.cancelled:
                 continue
+            if request.message.progress:
+                self._report_reading(answer)
             if delta := self._delta(answer, "".join(pieces)):
                 deltas.append(delta)
             if generation.result:
                 self._slots.keep(answer.slot, generation.sequence)
-                ended.append(_finished(answer))
+                prompt = self._prompt_text(answer) if request.message.details else ""
+                ended.append(reports.finished(request.message, answer.index, answer.slot, generation, prompt))
         if deltas:
             self._channel.send(Step(deltas))
         for message in ended:
             self._channel.send(message)
         self._drop_over()
+
+    def _report_reading(self, answer: _Answer) -> None:
+        """Say how far a prompt is read, where that is further than before; what was known comes first."""
+        message, generation = answer.request.message, answer.generation
+        now = reports.prompt_read(message, answer.index, generation)
+        if answer.read < 0:
+            answer.read = 0
+            self._channel.send(reports.nothing_read(now))
+        if now.times.read > answer.read:
+            answer.read = now.times.read
+            self._channel.send(now)
 
     def _drop_over(self) -> None:
         """Forget answers of which nothing more comes, and requests that have none left."""
@@ -380,14 +401,38 @@ class EngineChild:
         if chosen := generation.sequence.logprobs[before : answer.sent]:
             entries = [logprob_entry(each, self._model.tokenizer.piece) for each in chosen]
         tokens = generation.tokens[before:]
-        return Delta(message.id, answer.index, text, tokens, entries) if text or tokens else None
+        if not (text or tokens):
+            return None
+        times = reports.times_of(generation) if message.times else None
+        return Delta(message.id, answer.index, text, tokens, entries, times)
+
+    def _prompt_text(self, answer: _Answer) -> str:
+        """Return the prompt of an answer as its tokens have it, control tokens by their names."""
+        sequence = answer.generation.sequence
+        return self._model.tokenizer.decode(sequence.ids[: sequence.prompt], special=True)
 
 
-def _prompt_ids(model: Model, prompt: str | list[int] | Infill) -> list[int]:
+def _prompt_ids(model: Model, prompt: str | list[int | str] | Infill) -> list[int]:
     """Return the ids of a prompt. Raises ``ContextTooLong``, ``UsageError``."""
     if isinstance(prompt, Infill):
         return infill_ids(model.tokenizer, prompt.prefix, prompt.suffix, prompt.prompt, prompt.extra)
-    return model.prompt_ids(prompt)
+    if isinstance(prompt, str):
+        return model.prompt_ids(prompt)
+    ids: list[int] = []
+    for number, each in enumerate(prompt):
+        if isinstance(each, int):
+            ids.append(each)
+        else:  # the first one stands where a text does
+            ids += model.tokenizer.encode(each, bos=not number)
+    return model.prompt_ids(ids)
+
+
+def _biases(model: Model, message: Generate) -> dict[int, float]:
+    """Return the numbers that are added to logits: by ids, by texts, and to the tokens that end an answer."""
+    found = dict(message.options.get("logit_bias") or {})
+    for text, bias in message.text_bias:
+        found |= dict.fromkeys(model.tokenizer.encode(text, bos=False), bias)
+    return found | (dict.fromkeys(model.end_tokens, _FORBIDDEN) if message.ignore_end else {})
 
 
 def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:
@@ -406,47 +451,6 @@ def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:
 def _is_over(answer: _Answer) -> bool:
     """Return whether nothing more comes of an answer: its end was sent, or nobody wants it."""
     return bool(answer.generation.result) or answer.request.cancelled
-
-
-def _finished(answer: _Answer) -> Finished:
-    result = answer.generation.result
-    return Finished(
-        id=answer.request.message.id,
-        index=answer.index,
-        slot=answer.slot,
-        reason=result["stop_reason"],
-        stop_string=answer.generation.stop_string,
-        prompt_tokens=result["prompt_tokens"],
-        completion_tokens=len(result["tokens"]),
-        cached_tokens=result["cached_tokens"],
-        prompt_seconds=answer.generation.sequence.seconds["prefill"],
-        seconds=answer.generation.sequence.seconds["decode"],
-        seed=result.get("seed"),
-        report=result["report"],
-    )
-
-
-def failure(number: int, error: Exception) -> Failed:
-    """Translate an error for the other process. An error other than ``RungError`` is a bug: its words stay in this
-    process."""
-    if not isinstance(error, RungError):
-        print(f"rung itself failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        error = RungError("The engine failed.", code="engine-failed")
-    status = 500
-    if isinstance(error, (UsageError, TemplateError, BadFile)):
-        status = 400
-    elif isinstance(error, OutOfMemory | DiskFull):
-        status = 503
-    code = "context_length_exceeded" if isinstance(error, ContextTooLong) else error.code
-    return Failed(
-        id=number,
-        status=status,
-        code=code,
-        cause=error.cause,
-        facts=list(error.facts),
-        ways_out=list(error.ways_out),
-        exit_code=error.exit_code,
-    )
 
 
 def lower(plan: Plan, error: Exception) -> SteppedDown | None:
@@ -520,6 +524,8 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
     )
     if isinstance(model, Model):
         model.processor = None  # a new process goes on, for which the server has made room
+        if message.template:
+            model.use_template(message.template)
     return model
 
 

@@ -1,12 +1,14 @@
 """The places for answers, by number: which conversation each had last, and what is saved of it in files.
 
 Prefixes are in one tree whatever the slot. A slot has the tokens of the last answer that it computed; each key has
-slots of its own. Their keys and values are saved, restored and erased between two steps of everybody's answers.
+slots of its own. Their keys and values are restored and erased between two steps of everybody's answers; they are
+written to a file beside the steps, which leave them as they are meanwhile.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Collection
 from functools import partial
@@ -36,6 +38,7 @@ class Slots:
         self._contents: dict[tuple[str, int], _Content] = {}
         self._used: dict[int, int] = {}  # when each was used, as a running number
         self._times = itertools.count(1)
+        self._writing = threading.Lock()
 
     def take(self, slot: int | None, taken: Collection[int]) -> int:
         """Return the number of the slot for an answer: the one that it names, else the one that is free for longest."""
@@ -69,7 +72,7 @@ class Slots:
             raise UsageError(f"{self._model.card.name} keeps no prefixes.")
         call = {"save": self._save, "restore": self._restore, "erase": self._erase}[message.action]
         started = time.perf_counter()
-        found = self._model.scheduler.between_steps(partial(call, backend, message))
+        found = call(backend, message)
         found["milliseconds"] = 1e3 * (time.perf_counter() - started)
         return found
 
@@ -81,17 +84,25 @@ class Slots:
         return self._contents.get((message.owner, message.slot), empty)
 
     def _save(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
+        between_steps = self._model.scheduler.between_steps
         content = self._content(decoder, message)
-        tokens, count = self._files(decoder).save(decoder.prefixes, content.ids, content.tree, message.name)
+        pinned = between_steps(partial(decoder.prefixes.pin, content.ids, content.tree))
+        try:
+            with self._writing:  # the room that is left is that beside files that are whole
+                tokens, count = self._files(decoder).save(pinned.nodes, content.tree, message.name)
+        finally:
+            between_steps(partial(decoder.prefixes.unpin, pinned))
         return {"tokens": tokens, "bytes": count}
 
     def _restore(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
         tree = tree_of(decoder.default_adapter, message.owner)
-        ids, tokens, count = self._files(decoder).restore(decoder.prefixes, tree, message.name)
+        restore = partial(self._files(decoder).restore, decoder.prefixes, tree, message.name)
+        ids, tokens, count = self._model.scheduler.between_steps(restore)
         self._contents[message.owner, message.slot] = _Content(tree, ids)
         return {"tokens": tokens, "bytes": count}
 
     def _erase(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
         content = self._content(decoder, message)
         self._contents.pop((message.owner, message.slot), None)
-        return {"tokens": decoder.prefixes.erase(content.ids, content.tree)}
+        erase = partial(decoder.prefixes.erase, content.ids, content.tree)
+        return {"tokens": self._model.scheduler.between_steps(erase)}

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from rung.models.store.folder import Manifest
-from rung.server.protocol import Counts, Delta, Failed, Finished, Generate, ModelInfo, Question, Started
+from rung.server.protocol import Counts, Delta, Failed, Finished, Generate, ModelInfo, PromptRead, Question, Started
 
-#: What an answer consists of: its beginning, what it got longer by, and its end.
-Event = Started | Delta | Finished
+#: What an answer consists of: its beginning, how far its prompt is read, what it got longer by, and its end.
+Event = Started | PromptRead | Delta | Finished
 
 
 class Engine(Protocol):

@@ -8,6 +8,7 @@ import threading
 import webbrowser
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,7 +43,11 @@ def serve(
     ] = None,
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", help="Pages of this origin may call: https://example.org.", show_default=False),
+        typer.Option(
+            "--origin",
+            help="Pages of this origin may call: https://example.org; localhost: of this machine.",
+            show_default=False,
+        ),
     ] = None,
     allow_pull: Annotated[
         bool, typer.Option("--allow-pull", help="Clients may pull models into the store and delete them there.")
@@ -74,6 +79,15 @@ def serve(
     system: Annotated[
         str | None,
         typer.Option("--system", help="System prompt of conversations that have none.", show_default=False),
+    ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(
+            "--chat-template",
+            metavar="FILE",
+            help="Read conversations by this template (Jinja), not by the model's.",
+            show_default=False,
+        ),
     ] = None,
     open: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser, where there is a screen, when it can be used.")
@@ -121,8 +135,9 @@ def serve(
         "offline": offline,
     }  # fmt: skip
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
+    more = {"system": system or "", "slots": slot_save_path or "", "template": _read_template(chat_template)}
     settings = server.Settings(
-        _loads(models or [], alias, common, special, system or "", slot_save_path or "", yes, quiet),
+        _loads(models or [], alias, common, special, more, yes, quiet),
         options=common,
         memory=memory,
         keep_alive=None if keep_alive is None else _seconds(keep_alive),
@@ -162,26 +177,37 @@ def _loads(
     alias: str | None,
     common: Mapping[str, Any],
     special: Mapping[str, Any],
-    system: str,
-    slots: str,
+    more: Mapping[str, str],
     yes: bool,
     quiet: bool,
 ) -> dict[str, Load]:
-    """Return how to load the models of the command line, by name. Raises ``UsageError`` for ``alias`` and ``special``
-    options, which are of one model, with several."""
+    """Return how to load the models of the command line, by name; ``more`` are fields of ``Load``. Raises
+    ``UsageError`` for ``alias``, ``special`` options and a chat template, which are of one model, with several."""
     from rung.cli import fetching
     from rung.engine.scheduling.prefix_folders import open_folder
     from rung.server.protocol import Load
 
-    if len(set(models)) > 1 and (alias or any(special.values())):
-        raise UsageError("--alias, --adapter, --draft and --revision are of one model, and several are to be served.")
-    if slots:
-        open_folder(slots, "--slot-save-path")  # says at once where it is none
+    if len(set(models)) > 1 and (alias or more["template"] or any(special.values())):
+        names = "--alias, --adapter, --chat-template, --draft and --revision"
+        raise UsageError(f"{names} are of one model, and several are to be served.")
+    if more["slots"]:
+        open_folder(more["slots"], "--slot-save-path")  # says at once where it is none
     loads = {}
     for model in models or (None,):
         path, starter = fetching.model_to_run(model, yes, common["offline"], quiet)
-        loads[alias or starter or model or path] = Load(path, {**common, **special}, system=system, slots=slots)
+        loads[alias or starter or model or path] = Load(path, {**common, **special}, **more)
     return loads
+
+
+def _read_template(file: Path | None) -> str:
+    """Return a chat template, empty where there is none. Raises ``UsageError`` for a file that cannot be read."""
+    if file is None:
+        return ""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
+        raise UsageError(f"--chat-template {file} cannot be read: {reason}.", code="file-unreadable") from error
 
 
 def _seconds(keep_alive: str) -> float:

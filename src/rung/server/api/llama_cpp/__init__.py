@@ -11,7 +11,8 @@ from starlette.responses import Response
 from rung.core.version import __version__
 from rung.server.api.llama_cpp import completion, lora, slots
 from rung.server.api.openai_chat import Message
-from rung.server.api.openai_fields import MOST_MESSAGES
+from rung.server.api.openai_fields import MOST_MESSAGES, TemplateKwargs
+from rung.server.api.tools import Tool
 from rung.server.http import json_response
 from rung.server.protocol import Decode, Encode, Render
 from rung.server.service import Call, Endpoint, post
@@ -36,10 +37,14 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/apply-template``."""
+    """A body of ``/apply-template``. With ``continue_final_message`` the text of the last message begins the answer."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
     model: str | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: TemplateKwargs | None = None
 
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
@@ -69,7 +74,14 @@ async def detokenize(call: Call, body: DetokenizeRequest) -> Response:
 async def apply_template(call: Call, body: TemplateRequest) -> Response:
     """Return the prompt that messages make."""
     _, engine = call.service.engine(body.model)
-    found = await engine.ask(Render(messages=[each.to_template() for each in body.messages]))
+    question = Render(
+        messages=[each.to_template() for each in body.messages],
+        tools=[each.to_template() for each in body.tools or ()],
+        template_kwargs=body.chat_template_kwargs or {},
+        begins_answer=body.add_generation_prompt,
+        continues_last=body.continue_final_message,
+    )
+    found = await engine.ask(question)
     return json_response({"prompt": found["text"]})
 
 
@@ -80,6 +92,7 @@ async def props(call: Call) -> Response:
     return json_response(
         {
             "default_generation_settings": {"n_ctx": known.context},
+            "model_path": known.name,
             "total_slots": known.parallel,
             "model_alias": name,
             "chat_template": known.template,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.server.api.openai_completions import prompts_of
 from rung.server.api.openai_fields import (
     MOST_TOKENS,
     GrammarText,
@@ -24,19 +23,25 @@ from rung.server.api.openai_fields import (
     named_slot,
     schema_grammar,
 )
+from rung.server.api.shared.prompts import Prompts, prompts_of
+from rung.server.api.shared.reports import progress, selected, settings, timings
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import Stream, event, json_response
-from rung.server.protocol import Delta, Finished, Generate, Grammar, Infill
+from rung.server.protocol import Delta, Finished, Generate, Grammar, Infill, PromptRead
 from rung.server.service import Answers, Call, Choice, post
 
 _STOPS = {"end": "eos", "stop": "word", "length": "limit", "context": "limit"}
-_Bias = Annotated[float, Meta(ge=-100, le=100)]
+_Bias = Annotated[float, Meta(ge=-100, le=100)] | Literal[False]
+#: A token by its id, or all those of a text.
+_Biased = TokenId | Annotated[str, Meta(min_length=1, max_length=256)]
+_FORBIDDEN = -100.0
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Options of llama.cpp's completions. ``cache_prompt`` changes nothing of an answer: prefixes are always shared.
     ``id_slot`` is the slot whose content it then is, -1 any. ``seed`` -1 draws anew, ``n_predict`` -1 goes on to the
-    end."""
+    end. ``logit_bias`` names tokens by ids or texts, false forbids them, as ``ignore_eos`` does those of an end.
+    ``timings_per_token`` and ``return_progress`` are for streams; ``response_fields`` chooses fields by paths."""
 
     model: Annotated[str, Meta(max_length=512)] | None = None
     n_predict: Annotated[int, Meta(ge=-1, le=MOST_TOKENS)] | None = None
@@ -50,7 +55,12 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     stop: Annotated[list[StopText], Meta(max_length=64)] | None = None
-    logit_bias: Annotated[list[tuple[TokenId, _Bias]], Meta(max_length=4096)] | None = None
+    logit_bias: (
+        Annotated[list[tuple[_Biased, _Bias]], Meta(max_length=4096)]
+        | Annotated[dict[str, _Bias], Meta(max_length=4096)]
+        | None
+    ) = None
+    ignore_eos: bool | None = None
     n_probs: Annotated[int, Meta(ge=0, le=100)] | None = None
     grammar: GrammarText | None = None
     json_schema: dict[str, Any] | None = None
@@ -59,6 +69,9 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     cache_prompt: bool | None = None
     id_slot: SlotNumber | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] | None = None
 
     def to_options(self) -> dict[str, Any]:
         """Return the options of ``Model.chat``."""
@@ -69,11 +82,38 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             found["max_tokens"] = self.n_predict
         if self.seed is not None and self.seed >= 0:
             found["seed"] = self.seed
-        if self.logit_bias is not None:
-            found["logit_bias"] = dict(self.logit_bias)
+        if ids := {name: bias for name, bias in self._biases() if isinstance(name, int)}:
+            found["logit_bias"] = ids
         if self.n_probs or self.return_tokens:
             found |= {"logprobs": True, "top_logprobs": self.n_probs or 0}
         return found
+
+    def _biases(self) -> list[tuple[int | str, float]]:
+        """Return biases by ids and texts; a key of an object that is a number is an id."""
+        listed = self.logit_bias.items() if isinstance(self.logit_bias, dict) else self.logit_bias or ()
+        is_object = isinstance(self.logit_bias, dict)
+        return [
+            (
+                int(name) if is_object and isinstance(name, str) and name.isascii() and name.isdecimal() else name,
+                _FORBIDDEN if bias is False else bias,
+            )
+            for name, bias in listed
+        ]
+
+    def generate(self, prompts: list[str | list[int | str] | Infill]) -> Generate:
+        """Return the request to an engine for prompts. Raises ``ApiError``."""
+        return Generate(
+            prompts=prompts,
+            options=self.to_options(),
+            grammar=self.form(),
+            adapters=lora_scales(self.lora),
+            slot=named_slot(self.id_slot),
+            text_bias=[(name, bias) for name, bias in self._biases() if isinstance(name, str)],
+            ignore_end=bool(self.ignore_eos),
+            times=bool(self.timings_per_token and self.stream),
+            progress=bool(self.return_progress and self.stream),
+            details=True,
+        )
 
     def form(self) -> Grammar | None:
         """Return the form that the answer must have, if any. Raises ``ApiError``."""
@@ -89,17 +129,11 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class CompletionRequest(Options, kw_only=True):
     """A body of ``/completion``."""
 
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: Prompts
 
     def to_generate(self) -> Generate:
         """Return the request to an engine. Raises ``ApiError``."""
-        return Generate(
-            prompts=[*prompts_of(self.prompt)],
-            options=self.to_options(),
-            grammar=self.form(),
-            adapters=lora_scales(self.lora),
-            slot=named_slot(self.id_slot),
-        )
+        return self.generate([*prompts_of(self.prompt)])
 
 
 class ExtraFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -121,14 +155,7 @@ class InfillRequest(Options, kw_only=True):
         """Return the request to an engine. Raises ``ApiError``."""
         extra = [{"filename": each.filename, "text": each.text} for each in self.input_extra]
         hole = Infill(prefix=self.input_prefix, suffix=self.input_suffix, prompt=self.prompt, extra=extra)
-        adapters = lora_scales(self.lora)
-        return Generate(
-            prompts=[hole],
-            options=self.to_options(),
-            grammar=self.form(),
-            adapters=adapters,
-            slot=named_slot(self.id_slot),
-        )
+        return self.generate([hole])
 
 
 async def complete(call: Call, body: CompletionRequest) -> Response:
@@ -148,6 +175,8 @@ async def _answer(call: Call, body: CompletionRequest | InfillRequest) -> Respon
         return Stream(_events(answers, body), on_close=answers.close)
     choices = await call.collect(answers)
     listed = [_whole(answers, body, number, choice) for number, choice in enumerate(choices)]
+    if body.response_fields:
+        listed = [selected(each, body.response_fields) for each in listed]
     return json_response(listed if len(listed) > 1 else listed[0])
 
 
@@ -160,12 +189,12 @@ def _tokens(body: Options, entries: list[dict[str, Any]] | None) -> dict[str, An
 
 def _whole(answers: Answers, body: Options, index: int, choice: Choice) -> dict[str, Any]:
     piece = {"content": choice.text, **_tokens(body, choice.logprobs)}
-    return {"index": index, **piece, **_ending(answers, choice.end)}
+    return {"index": index, **piece, **_ending(answers, body, choice.end, choice.text)}
 
 
-def _ending(answers: Answers, end: Finished) -> dict[str, Any]:
-    """Return how an answer ended, and its times in milliseconds."""
-    read = end.prompt_tokens - end.cached_tokens
+def _ending(answers: Answers, body: Options, end: Finished, text: str) -> dict[str, Any]:
+    """Return how an answer of a text ended, and its times in milliseconds."""
+    n_predict = -1 if body.n_predict is None else body.n_predict
     return {
         "id_slot": end.slot,
         "stop": True,
@@ -173,37 +202,46 @@ def _ending(answers: Answers, end: Finished) -> dict[str, Any]:
         "tokens_predicted": end.completion_tokens,
         "tokens_evaluated": end.prompt_tokens,
         "tokens_cached": end.cached_tokens,
-        "truncated": False,
+        "generation_settings": settings(end, n_predict, stream=bool(body.stream)),
+        "prompt": end.prompt,
+        "has_new_line": "\n" in text,
+        "truncated": end.reason == "context",
         "stop_type": _STOPS[end.reason],
         "stopping_word": end.stop_string or "",
-        "timings": {
-            "cache_n": end.cached_tokens,
-            **_times("prompt", read, end.prompt_seconds),
-            **_times("predicted", end.completion_tokens, end.seconds),
-        },
-    }
-
-
-def _times(name: str, tokens: int, seconds: float) -> dict[str, float]:
-    return {
-        f"{name}_n": tokens,
-        f"{name}_ms": 1e3 * seconds,
-        f"{name}_per_token_ms": 1e3 * seconds / tokens if tokens else 0.0,
-        f"{name}_per_second": tokens / seconds if seconds else 0.0,
+        "timings": timings(end.times),
     }
 
 
 async def _events(answers: Answers, body: Options) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
+    texts: dict[int, str] = {}
     try:
-        async for each in answers:
-            if isinstance(each, Delta):
-                piece = {"content": each.text, **_tokens(body, each.logprobs)}
-                yield event({"index": each.index, **piece, "stop": False, "id_slot": -1})
-            else:
-                yield event({"index": each.index, "content": "", "tokens": [], **_ending(answers, each)})
+        async for each in answers.all_events():
+            match each:
+                case Delta():
+                    texts[each.index] = texts.get(each.index, "") + each.text
+                    yield event(_piece(body, each))
+                case PromptRead():
+                    yield event({**_head(each.index), "tokens": [], "prompt_progress": progress(each), **_so_far(each)})
+                case Finished():
+                    ending = _ending(answers, body, each, texts.get(each.index, ""))
+                    yield event({"index": each.index, "content": "", "tokens": [], **ending})
     except ApiError as error:
         yield event(openai_error(error))
+
+
+def _head(index: int) -> dict[str, Any]:
+    return {"index": index, "content": "", "stop": False, "id_slot": -1}
+
+
+def _so_far(each: Delta | PromptRead) -> dict[str, Any]:
+    return {} if each.times is None else {"timings": timings(each.times)}
+
+
+def _piece(body: Options, delta: Delta) -> dict[str, Any]:
+    """Return the event of a piece; its tokens are always there."""
+    piece = {**_head(delta.index), **_tokens(body, delta.logprobs), "content": delta.text}
+    return {**piece, "tokens": delta.tokens, **_so_far(delta)}
 
 
 ENDPOINTS = (

@@ -13,9 +13,10 @@ from starlette.responses import Response
 from rung.server.api.chat_parser import ChatParser, parse, parser_of
 from rung.server.api.responses.fields import InputTokensRequest, Item, ResponsesRequest, to_messages
 from rung.server.api.responses.output import Event, Output, new_item_id
+from rung.server.api.shared.reports import progress, timings
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import Stream, event, json_response
-from rung.server.protocol import Delta, Encode, Finished
+from rung.server.protocol import Delta, Encode, Finished, PromptRead
 from rung.server.service import Answers, Call, Endpoint, post
 
 
@@ -136,17 +137,22 @@ async def _events(generation: _Generation) -> AsyncGenerator[bytes]:
     try:
         yield written(("response.created", {"response": generation.shown("in_progress")}))
         yield written(("response.in_progress", {"response": generation.shown("in_progress")}))
-        async for each in generation.answers:
+        async for each in generation.answers.all_events():
+            if isinstance(each, PromptRead):
+                shown = {"response": generation.shown("in_progress"), "prompt_progress": progress(each)}
+                yield written(("response.in_progress", shown))
+                continue
             if isinstance(each, Delta):
-                for found in generation.output.push(generation.parser.push(each.text), each.logprobs or ()):
-                    yield written(found)
+                times = {} if each.times is None else {"timings": timings(each.times)}
+                for name, fields in generation.output.push(generation.parser.push(each.text), each.logprobs or ()):
+                    yield written((name, {**fields, **times}))
                 continue
             for found in generation.output.push(generation.parser.finish()):
                 yield written(found)
             for found in generation.output.finish("incomplete" if _is_cut(each) else "completed"):
                 yield written(found)
             response = await generation.finish(each)
-            yield written((f"response.{response['status']}", {"response": response}))
+            yield written((f"response.{response['status']}", {"response": response, "timings": timings(each.times)}))
     except ApiError as error:
         about = openai_error(error)["error"]
         failed = generation.shown("failed", error={"code": "server_error", "message": about["message"]})

@@ -223,6 +223,8 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
         | None
     ) = None
     stream: bool | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
     background: Literal[False] | None = None
     prompt: None = None
 
@@ -249,6 +251,8 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
             options=options,
             grammar=self._grammar(),
             tools=[each.to_template() for each in self.callable_tools],
+            times=bool(self.timings_per_token and self.stream),
+            progress=bool(self.return_progress and self.stream),
             reasoning=reasoning_options(None if self.reasoning is None else self.reasoning.effort),
         )
 

@@ -1,0 +1,1 @@
+"""Fields that several families of endpoints have in common."""
