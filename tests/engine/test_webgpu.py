@@ -19,6 +19,8 @@ from rung.ops.decode_step import self_check
 adapter = software_adapter()
 #: One of each kind: biases, norms of q and k, one weight for gate and up, windows and soft caps, mixed formats.
 FEW = ("qwen2-f32", "qwen3-f32", "phi3-f32", "gemma2-q8_0", "gemma3-f32", "llama-q4_k_m", "llama-iq2_s")
+#: With activations as bytes: six bits and four with scales of six, norms behind products, codes of a table.
+BYTEWISE = ("llama-q4_k_m", "gemma2-q8_0", "llama-iq4_nl")
 #: The divergence of a quantized fixture is that of its recorded logits, which are float16.
 BAR, RECORDED = 1e-11, 1e-6
 PROMPT = "The model runs on a device with"
@@ -67,7 +69,7 @@ def bytewise(monkeypatch):
 
 
 @pytest.mark.usefixtures("bytewise")
-@pytest.mark.parametrize("name", slow_but(()))
+@pytest.mark.parametrize("name", slow_but(BYTEWISE))
 def test_activations_of_one_byte_move_logits_by_no_more_than_on_the_processor(adapter, name):
     """A row alone, and 16 that share the weights; the bar is the processor's divergence where that is more."""
     model, recorded = load(name, adapter, cache_type="f32"), np.load(references.FOLDER / f"{name}.npz")

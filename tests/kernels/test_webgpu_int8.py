@@ -5,7 +5,8 @@ import pytest
 
 from rung.core.types import Case
 from rung.core.value import FrozenDict
-from rung.kernels.webgpu.layouts import has_integers, widest
+from rung.kernels.webgpu.layouts import has_integers, looks_up, widest
+from rung.kernels.webgpu.packing import pack
 from rung.ops import LADDERS, proof
 from rung.ops.decode_step import self_check
 from tests.support.devices import software_adapter
@@ -13,9 +14,11 @@ from tests.support.devices import software_adapter
 adapter = software_adapter()
 #: One of each kind of codes and of scales, and what stays float32.
 KINDS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8", "iq3_s", "tq2_0", "nf4:64", "f16")
+#: Of codes that stand for values that are not evenly spaced.
+TABLES = ("iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "iq2_xs", "iq1_s")
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", KINDS + TABLES)
 def test_products_and_the_activations_made_of_them(adapter, name):
     from rung.kernels.webgpu.int8.checking import wrong
 
@@ -69,6 +72,12 @@ def test_most_layouts_of_integers_are_known():
     names = ("q4_0", "q5_0", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "int8", "u8:128")
     assert not [name for name in names if not has_integers(widest(proof.formats.get(name)))]
     assert not has_integers(widest(proof.formats.get("f16")))
+
+
+def test_codes_that_stand_for_signed_bytes_are_looked_up_and_fractions_are_not():
+    layouts = {name: pack(proof.weights(name, 16, proof.columns_of(name)), True)[0] for name in (*TABLES, "nf4", "fp4")}
+    assert [name for name, layout in layouts.items() if not looks_up(layout)] == ["nf4", "fp4"]
+    assert [name for name, layout in layouts.items() if not has_integers(layout)] == ["nf4", "fp4"]
 
 
 def test_wrong_shaders_are_found_by_the_self_check(adapter, monkeypatch):

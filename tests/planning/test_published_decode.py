@@ -1,12 +1,14 @@
 """Predictions for kernels of GPUs beside published rates of llama.cpp, and what they are made of."""
 
 import importlib.util
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rung import formats
 from rung.core.types import Case, Level
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
@@ -14,7 +16,8 @@ from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
 from rung.kernels.webgpu import instructions
 from rung.ops import LADDERS
 from rung.planning.network_spec import Subject
-from rung.planning.speed import Group, rates
+from rung.planning.speed import Group, groups, rates
+from rung.planning.weight_plan import Weight
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "published_decode.py"
 
@@ -69,6 +72,25 @@ def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
     quick = replace(card, bandwidth=1e14, peaks=FrozenDict(f32=1e12))
     made = rates((group,), subject, quick, 4096, "f16", 512)
     assert made.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0", int8=True) + 15 * 0.4))
+
+
+def test_what_follows_a_norm_behind_a_product_takes_the_instructions_of_float32(subject):
+    """Of Gemma 2 all but o and down; of Llama nothing."""
+    from rung.models.lookup import find_outline
+
+    outline = find_outline("gemma-2-2b", offline=True)
+    gemma = Subject.of_component(outline.components[0], outline.kind, outline.path)
+    q4_0 = formats.get("q4_0")
+    for model in (gemma, subject):
+        matrices = [each for each in model.tensors if len(each.shape) == 2]
+        found = groups([(Weight(each, q4_0, "webgpu", "webgpu.rows", 1), 1) for each in matrices], model)
+        after = sum(math.prod(each.shape) for each in matrices if each.role.split(".")[-1] not in ("o", "down"))
+        assert sum(each.unrounded for each in found) == (after if model is gemma else 0)
+    card = replace(catalog.device("3090"), bandwidth=1e14)
+    plain, half = (Group("q4_0", "webgpu.rows", False, 7e9, 3.9e9, 1, part) for part in (0.0, 3.5e9))
+    slower = [1 / rates((each,), subject, card, 4096, "f16", 1).decode for each in (half, plain)]
+    more = instructions.of("q4_0") - instructions.of("q4_0", int8=True)
+    assert slower[0] - slower[1] == pytest.approx(3.5e9 * 2 * more / card.peaks["f32"])
 
 
 def test_instructions_are_those_that_were_counted():

@@ -83,6 +83,10 @@ _VALUES_BORROWED = 2e8
 #: Time of keys and values in q8_0 as a share of those in float16: 0.53 to 0.74 by the query heads of a key head.
 _Q8_0_SHARE = 0.7
 _FLOATS = ("f32", "f16", "bf16")
+#: Formats whose activations ``webgpu.int8`` does not round.
+_IN_FLOAT32 = (*_FLOATS, "nf4", "fp4")
+#: Roles, without their layer, of weights that are multiplied with normed hidden states.
+_BEHIND_NORMS = ("q", "k", "v", "qkv", "gate", "up", "gate_up", "head", "embed")
 #: Tokens a second at which a person reads; below it an answer is waited for, and speed decides between formats.
 READING_SPEED = 5.0
 
@@ -109,6 +113,8 @@ class Group:
     """The matrices that share a format, a rung and a use: weights and bytes that one token reads.
 
     ``once``: the head and a tied embedding, which a prompt needs once and not at every token. ``matrices``: how many.
+    ``unrounded``: weights of ``count`` whose activations a norm behind a product is added to, which ``webgpu.int8``
+    does not round.
     """
 
     format: str
@@ -117,6 +123,7 @@ class Group:
     count: float
     bytes: float
     matrices: float = 1
+    unrounded: float = 0.0
 
 
 def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
@@ -128,10 +135,11 @@ def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Gro
         if not share:
             continue
         head = _is_head(weight, subject)
-        sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0, 0.0])
+        sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0, 0.0, 0.0])
         sums[0] += share * weight.count
         sums[1] += share * weight.read
         sums[2] += number
+        sums[3] += share * weight.count if _follows_a_norm(weight.tensor.role, subject) else 0.0
     return tuple(Group(*key, *sums) for key, sums in found.items())
 
 
@@ -141,6 +149,12 @@ def token_share(weight: Weight, subject: Subject) -> float:
     if not weight.multiplies or (is_table(role) and not _is_head(weight, subject)):
         return 0.0
     return subject.experts_share if "experts" in role else 1.0
+
+
+def _follows_a_norm(role: str, subject: Subject) -> bool:
+    """Return whether the activations of a weight have the result of a norm behind a product added to them: in Gemma 2
+    and 3 all but those of o and down. The first layer's q, k and v, which do not, count as those of all layers."""
+    return subject.decoder is not None and subject.decoder.post_norms and role.rpartition(".")[2] in _BEHIND_NORMS
 
 
 def _is_head(weight: Weight, subject: Subject) -> bool:
@@ -328,7 +342,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
     if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
-        counted = 2 * (shaders.of(group.format, _has_dots(device)) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
+        counted = 2 * (_instructions(group, device, 1) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
         return max(seconds, group.count * counted / _peak_of("f32", device))
     if decodes(group):
         if f"{group.rung} {group.format}" in device.rates:
@@ -338,6 +352,15 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
             return seconds + group.count / (_COMPILED_PER_SECOND if compiled else _DECODED_PER_SECOND)
         return seconds + 8 * group.count / bandwidth  # written once and read once more as 16- or 32-bit floats
     return seconds
+
+
+def _instructions(group: Group, device: Device, rows: int) -> float:
+    """Instructions of a shader for a weight and so many rows of activations."""
+    floats, integers = (shaders.of(group.format, int8) + (rows - 1) * _MORE_ROWS[int8] for int8 in (False, True))
+    if not _has_dots(device) or group.format.split(":")[0] in _IN_FLOAT32:
+        return floats
+    share = group.unrounded / group.count if group.count else 0.0
+    return share * floats + (1 - share) * integers
 
 
 def _peak(group: Group, device: Device) -> float:
@@ -357,9 +380,7 @@ def _peak(group: Group, device: Device) -> float:
 def _peak_of_passes(group: Group, device: Device) -> float:
     """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows."""
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
-    int8 = _has_dots(device)
-    counted = shaders.of(group.format, int8) + (MOST_ROWS - 1) * _MORE_ROWS[int8]
-    computed = group.count * 2 * counted / _peak_of("f32", device)
+    computed = group.count * 2 * _instructions(group, device, MOST_ROWS) / _peak_of("f32", device)
     return 2 * MOST_ROWS * group.count / max(group.bytes / bandwidth, computed)
 
 

@@ -156,7 +156,8 @@ def reader(name: str, layout: GpuLayout, columns: int) -> str:
 
 def integers(name: str, layout: GpuLayout, columns: int) -> str:
     """Return the WGSL function ``name(place, row, unit)`` of a layout that ``has_integers``: the codes of a unit as
-    signed bytes, to which ``integer_offset`` is to be added, and the scales as ``reader`` has them."""
+    signed bytes, to which ``integer_offset`` is to be added, and the scales as ``reader`` has them. Of a layout that
+    ``looks_up`` they are values, and ``pairs_name`` has to be filled before (``pairs``)."""
     values = {
         "blocks": columns // layout.block,
         "groups": columns // layout.group,
@@ -169,8 +170,30 @@ def integers(name: str, layout: GpuLayout, columns: int) -> str:
 {scales}}}
 fn {name}(place: vec4<u32>, row: u32, unit: u32) -> Codes {{
     let at = row * {columns // UNIT}u + unit;
-{_INTEGERS[layout.codes]}
+{_LOOKED_UP.replace("PAIRS", f"pairs_{name}") if looks_up(layout) else _INTEGERS[layout.codes]}
     return Codes(low, high, scales_{name}(place, row, unit, at));
+}}
+"""
+
+
+#: Bytes of a workgroup's memory that ``pairs`` takes.
+PAIRS_BYTES = 1024
+
+
+def pairs(name: str, layout: GpuLayout, threads: int) -> str:
+    """Return the WGSL of ``pairs_name``, the signed bytes that each byte of two codes stands for, the low one's and, 16
+    bits on, the high one's; and of ``fill_name(thread)``, by which all threads of a workgroup fill it."""
+    levels = [int(value) & 255 for value in layout.table]
+    words = [sum(level << 8 * k for k, level in enumerate(levels[at : at + 4])) for at in range(0, 16, 4)]
+    table = ", ".join(f"{word}u" for word in words)
+    return f"""var<workgroup> pairs_{name}: array<u32, 256>;
+fn fill_{name}(thread: u32) {{
+    let table = vec4<u32>({table});
+    for (var i = thread; i < 256u; i += {threads}u) {{
+        let low = (table[(i >> 2u) & 3u] >> (8u * (i & 3u))) & 255u;
+        let high = (table[i >> 6u] >> (8u * ((i >> 4u) & 3u))) & 255u;
+        pairs_{name}[i] = low | (high << 16u);
+    }}
 }}
 """
 
@@ -180,15 +203,26 @@ CODES = "struct Codes { low: vec4<u32>, high: vec4<u32>, scales: vec4<f32> }"
 
 
 def has_integers(layout: GpuLayout) -> bool:
-    """Return whether codes are signed bytes but for a factor and a number that is added to all of them."""
+    """Return whether codes are signed bytes but for a factor and a number that is added to all of them, or stand for
+    signed bytes."""
     return layout.codes in _INTEGERS and (not layout.table or integer_step(layout) != 0)
 
 
+def looks_up(layout: GpuLayout) -> bool:
+    """Return whether codes stand for signed bytes that are not evenly spaced: a table in a workgroup's memory has them.
+    The values of nf4 and fp4 are no multiples of a number by signed bytes."""
+    whole = all(value.is_integer() and abs(value) < 128 for value in layout.table)
+    return bool(layout.table) and layout.codes == "nibble" and whole and _even_step(layout) == 0
+
+
 def integer_step(layout: GpuLayout) -> int:
+    """Return the factor of the signed bytes of ``integers``; 0 where nothing makes them the values."""
+    return 1 if not layout.table or looks_up(layout) else _even_step(layout)
+
+
+def _even_step(layout: GpuLayout) -> int:
     """Return the distance between the values of codes that follow each other; 0 where they are not evenly spaced, or no
     integers."""
-    if not layout.table:
-        return 1
     last = max(number for number, value in enumerate(layout.table) if value)  # behind it are codes that nothing has
     values = layout.table[: last + 1]
     steps = {right - left for left, right in itertools.pairwise(values)}
@@ -199,7 +233,7 @@ def integer_step(layout: GpuLayout) -> int:
 def integer_offset(layout: GpuLayout) -> int:
     """Return the number that turns the signed bytes of ``integers``, times their step, into the weight's integers."""
     if layout.table:
-        return int(layout.table[0])
+        return 0 if looks_up(layout) else int(layout.table[0])
     return 128 if layout.codes == "unsigned" else -layout.offset
 
 
@@ -293,6 +327,20 @@ _INTEGERS = {
     "unsigned": """    let low = vectors[place.x + 2u * at] ^ vec4<u32>(0x80808080u);
     let high = vectors[place.x + 2u * at + 1u] ^ vec4<u32>(0x80808080u);""",
 }
+_LOOKED_UP = "\n".join(
+    [
+        "    let codes = vectors[place.x + at];",
+        *(
+            f"""    let left_{j} = PAIRS[codes.{j} & 255u] | (PAIRS[(codes.{j} >> 8u) & 255u] << 8u);
+    let right_{j} = PAIRS[(codes.{j} >> 16u) & 255u] | (PAIRS[codes.{j} >> 24u] << 8u);"""
+            for j in "xyzw"
+        ),
+        "    let left = vec4<u32>(left_x, left_y, left_z, left_w);",
+        "    let right = vec4<u32>(right_x, right_y, right_z, right_w);",
+        "    let low = (left & vec4<u32>(0xffffu)) | (right << vec4<u32>(16u));",
+        "    let high = (left >> vec4<u32>(16u)) | (right & vec4<u32>(0xffff0000u));",
+    ]
+)
 _ONE = "    return vec4<f32>(scale, scale, ${offset}.0 * scale, ${offset}.0 * scale);\n"
 _SCALES = {
     "none": "    return vec4<f32>(1.0, 1.0, 0.0, 0.0);\n",

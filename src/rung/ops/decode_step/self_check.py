@@ -32,7 +32,7 @@ _POST_NORMS = ("layers.0.mlp_post_norm", "layers.1.attn_post_norm", "layers.1.ml
 #: What multiplies the sums of hidden states and of what such a norm gives: in float32 on every rung.
 _BEHIND_NORMS = (*(f"layers.1.{name}" for name in ("q", "k", "v", "gate", "up")), "head")
 #: Formats whose layouts have, together, all kinds of codes and of scales.
-LAYOUTS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8")
+LAYOUTS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8", "iq4_nl")
 #: Rows that a rung of linear for few rows takes.
 FEW = 8
 _NUMPY = {"f32": np.float32, "f16": np.float16}

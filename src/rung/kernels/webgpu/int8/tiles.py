@@ -1,9 +1,9 @@
 """Products with activations as signed bytes, and results that become such for the next product.
 
 A workgroup computes 32 rows of weights, a unit of the next product's activations: whole, so that the thread that has
-them quantizes them once for all that read them. Codes that are integers are multiplied with the units of activations,
-four at a time; what has floats, or a table, takes the activations as float32, and so does every product of what a norm
-behind a product was added to, which no single workgroup has.
+them quantizes them once for all that read them. Codes that are integers, or stand for some in a table, are multiplied
+with the units of activations, four at a time; floats, and tables of fractions (nf4, fp4), take the activations as
+float32, and so does every product of what a norm behind a product was added to, which no single workgroup has.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from rung.kernels.webgpu.info import SELECTED, declare
 from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
 from rung.kernels.webgpu.layouts import (
     CODES,
+    PAIRS_BYTES,
     UNIT,
     GpuLayout,
     has_integers,
     integer_offset,
     integer_step,
     integers,
+    looks_up,
+    pairs,
     reader,
 )
 from rung.kernels.webgpu.linear import _LINE, TALL, Product
@@ -78,6 +81,7 @@ class Tile(Product):
             writes.append(True)
             sizes.append(units_bytes(self.rows, self.width))
         memory = 4 * (TALL + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
+        memory += PAIRS_BYTES * len(self._looked_up)
         return Kernel(plain.code, tuple(writes), tuple(sizes), memory)
 
     def _code(self) -> Iterator[str]:
@@ -109,8 +113,16 @@ class Tile(Product):
     def _layouts(self) -> list[GpuLayout]:
         return list(dict.fromkeys(each.layout for each in self.segments))
 
+    @property
+    def _looked_up(self) -> list[int]:
+        """Return the numbers of the layouts whose codes stand for signed bytes in a table."""
+        layouts = enumerate(self._layouts)
+        return [number for number, each in layouts if self._multiplies_integers(each) and looks_up(each)]
+
     def _multiplications(self) -> Iterator[str]:
         """Yield the functions that read weights, and those that multiply."""
+        for number in self._looked_up:
+            yield pairs(f"read_{number}", self._layouts[number], self.threads)
         for number, layout in enumerate(self._layouts):
             read = integers if self._multiplies_integers(layout) else reader
             yield read(f"read_{number}", layout, self.columns)
@@ -163,6 +175,8 @@ class Tile(Product):
 
     def _main(self, layouts: Sequence[GpuLayout]) -> str:
         norm, at_once = "", min(self.rows, _AT_ONCE)
+        filled = "".join(f"fill_read_{number}(thread); " for number in self._looked_up)
+        filled += "workgroupBarrier();" if filled else ""
         if self.gain >= 0:
             norm = f" * inverseSqrt(total({TALL}u, b, part) / {self.columns}.0 + {self.epsilon!r}f)"
         return f"""// the sum over the lanes of a part of the workgroup: of its row k, for a row of activations
@@ -182,6 +196,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let lane = thread % {self.lanes}u;
     {f"keeps = group == 0u && thread < {self.lanes}u;" if self.keeps else ""}
     {"scale(thread);" if self.post >= 0 else ""}
+    {filled}
     {self._choose(layouts)}
     {"".join(self._results(start, norm) for start in range(0, self.rows, at_once))}
     {self._made() if self.makes else ""}
