@@ -1,4 +1,4 @@
-"""Arguments of the kernels of a whole token, the structs of ``step_source``."""
+"""Arguments of the kernels of a whole token, the structs of ``step_source`` and ``attention_source``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ class Product(ctypes.Structure):
 class Attend(ctypes.Structure):
     """Attention of a layer: q, k and v, the norms of q and k, a rotation, and where the layer lies in the cache.
 
-    ``info`` has the position, and from ``table`` on the numbers of the blocks that the sequence has.
+    ``info`` has the position, and from ``table`` on the numbers of the blocks that the sequence has. ``left`` is where
+    blocks of a head leave their sums, each head has one of the ``counters``.
     """
 
     _fields_ = (
         *((name, _ADDRESS) for name in ("qkv", "q_norm", "k_norm", "turn", "keys", "values", "info", "made")),
+        *((name, _ADDRESS) for name in ("left", "counters")),
         ("block_bytes", _LONG),
         *((name, _INT) for name in ("head", "row", "heads", "kv_heads", "half", "window", "table", "block")),
+        ("most_parts", _INT),
         *((name, _FLOAT) for name in ("scale", "softcap", "epsilon")),
     )

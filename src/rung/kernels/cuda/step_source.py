@@ -2,8 +2,8 @@
 
 A layer is five kernels. A product ends with what comes next: the block that is the last to end, which a counter tells,
 adds, norms and quantizes the hidden states for the product behind it; where 32 rows of the gated activation are there,
-the last of their blocks quantizes these. Attention turns, stores and attends for a head in a block. All is float32 but
-codes and activations of products, which are int8 with a scale for 32 columns (``source``), and the cache.
+the last of their blocks quantizes these. Attention stands in ``attention_source``. All is float32 but codes and
+activations of products, which are int8 with a scale for 32 columns (``source``), and the cache.
 
 The structs are those of ``step_arguments``.
 """
@@ -37,13 +37,6 @@ def gated(layouts: Sequence[Layout], activation: str) -> Source:
     return Source(_head() + text, ("gate",))
 
 
-def attention(head_dim: int, interleaved: bool, dtype: str) -> Source:
-    """Return ``attend``, for heads of a multiple of 32 values and a cache in f32 or f16."""
-    values = {"size": head_dim, "interleaved": int(interleaved), "threads": THREADS}
-    text = TYPES[dtype] + _NUMBER[dtype] + _ATTEND
-    return Source(PRELUDE + f"#define THREADS {THREADS}\n" + _QUANTIZE + Template(text).substitute(values), ("attend",))
-
-
 def norms() -> Source:
     """Return ``norm_hidden``: hidden states before the first layer, normed and quantized."""
     return Source(_head() + _PRODUCT + _NORM, ("norm_hidden",))
@@ -51,7 +44,7 @@ def norms() -> Source:
 
 def _head() -> str:
     values = {"count": 1, "tile": TILE, "threads": THREADS, "blocks": 4}
-    return PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + _QUANTIZE
+    return PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + QUANTIZE + IS_LAST
 
 
 def _dots(layouts: Sequence[Layout]) -> str:
@@ -65,8 +58,8 @@ def _dots(layouts: Sequence[Layout]) -> str:
     return text
 
 
-# 32 threads of a warp bring a unit of activations to int8 as ``activations`` of ``source`` does
-_QUANTIZE = r"""
+#: The 32 threads of a warp bring a unit of activations to int8 as ``activations`` of ``source`` does.
+QUANTIZE = r"""
 __device__ __forceinline__ void quantize(float v, int unit, uint4* made) {
     float most = fabsf(v);
     for (int d = 16; d; d /= 2) {
@@ -87,12 +80,8 @@ __device__ __forceinline__ void quantize(float v, int unit, uint4* made) {
     }
 }
 """
-_PRODUCT = r"""
-struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
-    int rows; int first; };
-struct Product { Part parts[3]; const uint4* x; float* y; float* hidden; const float* post; const float* norm;
-    uint4* made; int* counters; int units; int blocks; int size; float epsilon; };
-
+#: Whether a block is the last of those that share a counter.
+IS_LAST = r"""
 // whether this block is the last of so many to come here; what the others wrote can be read then, not from the L1
 __device__ __forceinline__ bool is_last(int* counter, int blocks) {
     __shared__ int last;
@@ -106,6 +95,13 @@ __device__ __forceinline__ bool is_last(int* counter, int blocks) {
     __threadfence();
     return last;
 }
+"""
+_PRODUCT = r"""
+struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
+    int rows; int first; };
+struct Product { Part parts[3]; const uint4* x; float* y; float* hidden; const float* post; const float* norm;
+    uint4* made; int* counters; int units; int blocks; int size; float epsilon; };
+
 __device__ __forceinline__ float inverse_norm(float squares, int size, float epsilon) {
     __shared__ float found;
     float one[1] = {squares};
@@ -196,97 +192,4 @@ extern "C" __global__ void BOUNDS(THREADS, 4) gate(Product p) {
 """
 _NORM = """
 extern "C" __global__ void norm_hidden(Product p) { finish_hidden(p); }
-"""
-_NUMBER = {
-    "f32": "__device__ __forceinline__ float wide(value v) { return v; }\n",
-    "f16": "__device__ __forceinline__ float wide(value v) { return from_half(v); }\n",
-}
-_ATTEND = r"""
-#define SIZE $size
-#define LANES (SIZE / 32)
-#define THREADS $threads
-#define WARPS (THREADS / 32)
-struct Attend { const float* qkv; const float* q_norm; const float* k_norm; const float* turn; char* keys;
-    char* values; const int* info; uint4* made; long long block_bytes; int head; int row;
-    int heads; int kv_heads; int half; int window; int table; int block; float scale; float softcap; float epsilon; };
-
-// where keys or values of a head lie at a position, in bytes behind those of the layer: a sequence mostly has one block
-__device__ __forceinline__ long long place(const Attend& p, int kv, int at) {
-    const int number = at < p.block ? 0 : at / p.block;
-    const long long block = p.info[p.table + number] * p.block_bytes;
-    return block + (long long)kv * p.head + (long long)(at - number * p.block) * p.row;
-}
-
-extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
-    __shared__ float both[2][SIZE], given[SIZE];
-    __shared__ float tops[WARPS], weights[WARPS], found[WARPS][SIZE];
-    const int h = blockIdx.x, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
-    const int position = p.info[0];
-    float* q = both[0];
-    float* k = both[1];
-    if (warp < 2) {
-        const float* x = p.qkv + (warp == 0 ? h : p.heads + kv) * SIZE;
-        const float* norm = warp == 0 ? p.q_norm : p.k_norm;
-        float inverse = 1.0f, squares = 0.0f;
-        for (int j = 0; j < LANES; j++) squares = fmaf(x[lane + 32 * j], x[lane + 32 * j], squares);
-        warp_sums<1>(&squares);
-        if (norm) inverse = 1.0f / sqrtf(squares / (float)SIZE + p.epsilon);
-        for (int j = 0; j < LANES; j++) {
-            const int i = lane + 32 * j;
-            both[warp][i] = norm ? x[i] * inverse * norm[i] : x[i];
-        }
-    }
-    __syncthreads();
-    for (int i = THREAD; i < 2 * p.half; i += THREADS) {
-        float* x = both[i / p.half];
-        const int n = i % p.half, a = $interleaved ? 2 * n : n, b = $interleaved ? 2 * n + 1 : n + p.half;
-        const float c = p.turn[n], s = p.turn[p.half + n], one = x[a] * c - x[b] * s, two = x[b] * c + x[a] * s;
-        x[a] = one; x[b] = two;
-    }
-    __syncthreads();
-    const long long here = place(p, kv, position);
-    for (int i = THREAD; i < SIZE; i += THREADS) {
-        const value key = narrow(k[i]), v = narrow(p.qkv[(p.heads + p.kv_heads + kv) * SIZE + i]);
-        k[i] = wide(key); given[i] = wide(v);
-        if (h % (p.heads / p.kv_heads) == 0) {
-            ((value*)(p.keys + here))[i] = key;
-            ((value*)(p.values + here))[i] = v;
-        }
-    }
-    __syncthreads();
-    float top = -3.4e38f, weight = 0.0f, sums[LANES] = {};
-    const int first = p.window && position >= p.window ? position + 1 - p.window : 0;
-    for (int at = first + warp; at <= position; at += WARPS) {
-        const bool own = at == position;
-        const long long there = place(p, kv, at);
-        const value *key = (const value*)(p.keys + there), *v = (const value*)(p.values + there);
-        float score = 0.0f;
-        for (int j = 0; j < LANES; j++) {
-            const int i = lane + 32 * j;
-            score = fmaf(q[i], own ? k[i] : wide(key[i]), score);
-        }
-        warp_sums<1>(&score);
-        score *= p.scale;
-        if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
-        const float higher = fmaxf(top, score), kept = expf(top - higher), now = expf(score - higher);
-        top = higher; weight = fmaf(weight, kept, now);
-        for (int j = 0; j < LANES; j++) {
-            const int i = lane + 32 * j;
-            sums[j] = fmaf(now, own ? given[i] : wide(v[i]), sums[j] * kept);
-        }
-    }
-    for (int j = 0; j < LANES; j++) found[warp][lane + 32 * j] = sums[j];
-    if (lane == 0) { tops[warp] = top; weights[warp] = weight; }
-    __syncthreads();
-    for (int j = warp; j < LANES; j += WARPS) {
-        float most = tops[0], all = 0.0f, sum = 0.0f;
-        for (int w = 1; w < WARPS; w++) most = fmaxf(most, tops[w]);
-        for (int w = 0; w < WARPS; w++) {
-            const float share = expf(tops[w] - most);
-            all = fmaf(share, weights[w], all);
-            sum = fmaf(share, found[w][lane + 32 * j], sum);
-        }
-        quantize(sum / all, h * LANES + j, p.made);
-    }
-}
 """

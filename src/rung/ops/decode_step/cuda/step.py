@@ -16,9 +16,10 @@ from torch import Tensor
 
 from rung.formats.codec import Floats
 from rung.kernels.cuda.arguments import Argument
+from rung.kernels.cuda.attention_source import attention, part_floats, parts_of
 from rung.kernels.cuda.source import Source, activation_bytes
 from rung.kernels.cuda.step_arguments import Attend, Part, Product
-from rung.kernels.cuda.step_source import TILE, attention, gated, norms, sums
+from rung.kernels.cuda.step_source import TILE, gated, norms, sums
 from rung.kernels.gpu.cuda_products import Packed, Weight, launch
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.decode_step.glue import TorchGlue
@@ -28,11 +29,11 @@ from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
 
 
 class Launch(NamedTuple):
-    """A kernel, its blocks and its argument."""
+    """A kernel, its blocks across and down, and its argument."""
 
     source: Source
     kernel: str
-    blocks: int
+    blocks: tuple[int, int]
     argument: Argument
 
 
@@ -57,7 +58,9 @@ class Program:
         self.qkv = self._floats((shape.heads + 2 * shape.kv_heads) * shape.head_dim)
         self.added, self.wide = self._floats(shape.hidden), self._floats(shape.feed_forward)
         self.logits = self._floats(shape.vocabulary)
-        self.counters = self._zeros(max(shape.feed_forward // UNIT, 1), torch.int32)
+        self.counters = self._zeros(max(shape.feed_forward // UNIT, shape.heads), torch.int32)
+        self.parts = parts_of(pool.context)
+        self.left = self._floats(shape.heads * self.parts * part_floats(shape.head_dim))
         self._launches = self._all()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = self._alone = self.device.type != "cuda"
@@ -103,7 +106,7 @@ class Program:
 
     def _launch(self) -> None:
         for each in self._launches:
-            launch(self.device, each.source, each.kernel, (each.blocks, 1), (each.argument,))
+            launch(self.device, each.source, each.kernel, each.blocks, (each.argument,))
 
     def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(count, dtype=dtype, device=self.device)
@@ -122,7 +125,7 @@ class Program:
         layers = self.weights.layers
         after = [*(layer.attention_norm for layer in layers[1:]), self.weights.norm]
         first = self._product((), self.made, norm=layers[0].attention_norm)
-        found = [Launch(norms(), "norm_hidden", 1, first)]
+        found = [Launch(norms(), "norm_hidden", (1, 1), first)]
         for layer, norm in zip(layers, after, strict=True):
             found += self._layer(layer, norm)
         return [*found, self._store([self.weights.head], self.logits)]
@@ -141,17 +144,17 @@ class Program:
             self._store(layer.inputs, self.qkv),
             self._attend(layer),
             self._add(layer.output, self.mixed, layer.attention_post_norm, layer.mlp_norm),
-            Launch(gated(layouts, shape.activation), "gate", shape.feed_forward // TILE, gate),
+            Launch(gated(layouts, shape.activation), "gate", (shape.feed_forward // TILE, 1), gate),
             self._add(layer.narrow, self.inner, layer.mlp_post_norm, after),
         ]
 
     def _store(self, linears: Sequence[Biased], y: Tensor) -> Launch:
         found = self._product(linears, self.made, y)
-        return Launch(sums([_weight(each).layout for each in linears]), "store", found.blocks, found)
+        return Launch(sums([_weight(each).layout for each in linears]), "store", (found.blocks, 1), found)
 
     def _add(self, linear: Biased, x: Tensor, post: Floats | None, norm: Floats) -> Launch:
         found = self._product([linear], x, self.added, post, norm)
-        return Launch(sums([_weight(linear).layout]), "add", found.blocks, found)
+        return Launch(sums([_weight(linear).layout]), "add", (found.blocks, 1), found)
 
     def _product(
         self,
@@ -183,12 +186,14 @@ class Program:
             qkv=self.qkv.data_ptr(), q_norm=self._there(layer.q_norm), k_norm=self._there(layer.k_norm),
             turn=self.input.data_ptr() + 4 * self.turns[layer.rope], keys=keys.data_ptr(), values=values.data_ptr(),
             info=self.input.data_ptr() + 4 * self.turns[-1], made=self.mixed.data_ptr(),
+            left=self.left.data_ptr(), counters=self.counters.data_ptr(), most_parts=self.parts,
             block_bytes=keys.stride(0) * keys.itemsize, head=lies.head, row=lies.row,
             heads=shape.heads, kv_heads=shape.kv_heads, half=len(rope.inverse), window=layer.window or 0,
             table=1 + lies.group * self.per_sequence, block=self.pool.block, scale=shape.attention_scale,
             softcap=shape.attention_softcap or 0.0, epsilon=shape.norm_epsilon,
         )  # fmt: skip
-        return Launch(attention(shape.head_dim, rope.interleaved, self.pool.dtype), "attend", shape.heads, found)
+        source = attention(shape.head_dim, rope.interleaved, self.pool.dtype)
+        return Launch(source, "attend", (shape.heads, self.parts), found)
 
 
 class State:

@@ -1,0 +1,94 @@
+"""Attention of a whole token in CUDA C, built for the processor, against float64: in one block and in many."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from rung.kernels.cuda import fibers
+from rung.kernels.cuda.attention_source import MOST_PARTS, PART, attention, part_floats, parts_of
+from rung.kernels.cuda.step_arguments import Attend
+
+pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
+HEADS, KV_HEADS = 4, 2
+
+
+def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", block=0):
+    """The kernel's result [heads, size] as its int8 stands for it, the right one, and the steps of these int8.
+
+    The cache has the positions before; rotations are by angles that are not 0.
+    """
+    random, number = np.random.default_rng(position + size), {"f16": np.float16, "f32": np.float32}[dtype]
+    block = block or context
+    keys, values = (random.normal(size=(-(-context // block), KV_HEADS, block, size)).astype(number) for _ in range(2))
+    qkv = random.normal(size=(HEADS + 2 * KV_HEADS, size)).astype(np.float32)
+    angles = random.normal(size=size // 2)
+    turn = np.concatenate([np.cos(angles), np.sin(angles)]).astype(np.float32)
+    table = random.permutation(len(keys)).astype(np.int32)
+    info, parts = np.concatenate([[position], table]).astype(np.int32), parts_of(context)
+    made = np.zeros(-(-HEADS * size // 1024) * 96 * 16, np.uint8)
+    left, counters = np.zeros(HEADS * parts * part_floats(size), np.float32), np.zeros(HEADS, np.int32)
+    argument = Attend(
+        qkv=qkv.ctypes.data, turn=turn.ctypes.data, keys=keys.ctypes.data, values=values.ctypes.data,
+        info=info.ctypes.data, made=made.ctypes.data, left=left.ctypes.data, counters=counters.ctypes.data,
+        block_bytes=keys.strides[0], head=keys.strides[1], row=keys.strides[2], heads=HEADS, kv_heads=KV_HEADS,
+        half=size // 2, window=window, table=1, block=block, most_parts=parts, scale=size**-0.5, softcap=softcap,
+        epsilon=1e-6,
+    )  # fmt: skip
+    before = keys.copy()
+    for _ in range(2):  # counters are as they were
+        fibers.launch(attention(size, False, dtype), "attend", (HEADS, parts), [argument])
+    assert (keys != before).any(axis=-1).sum() == KV_HEADS
+    assert isinstance(argument, ctypes.Structure)
+    sought = expected(qkv.astype(np.float64), angles, keys, values, table, position, window, softcap)
+    units = [at // 32 * 96 + at % 32 for at in range(HEADS * size // 32)]
+    vectors = made.reshape(-1, 16)
+    codes = np.array([np.concatenate([vectors[at], vectors[at + 32]]).view(np.int8) for at in units])
+    scales = np.array([vectors[at + 64].view(np.float32)[0] for at in units])[:, None]
+    return (codes * scales).reshape(HEADS, size), sought, np.repeat(scales, 32, axis=1).reshape(HEADS, size)
+
+
+def expected(qkv, angles, keys, values, table, position, window, softcap):
+    """Return attention [heads, size] in float64."""
+    size, first = qkv.shape[1], max(0, position + 1 - window) if window else 0
+    along = [
+        np.concatenate(list(part[table].astype(np.float64)), axis=1)[:, first : position + 1] for part in (keys, values)
+    ]
+    one, two = qkv[:, : size // 2], qkv[:, size // 2 :]
+    turned = np.concatenate(
+        [one * np.cos(angles) - two * np.sin(angles), two * np.cos(angles) + one * np.sin(angles)], 1
+    )
+    result = []
+    for head in range(HEADS):
+        kv = head // (HEADS // KV_HEADS)
+        key, value = along[0][kv].copy(), along[1][kv].copy()
+        key[-1] = turned[HEADS + kv].astype(keys.dtype)
+        value[-1] = qkv[HEADS + KV_HEADS + kv].astype(values.dtype)
+        scores = key @ turned[head] * size**-0.5
+        scores = softcap * np.tanh(scores / softcap) if softcap else scores
+        weights = np.exp(scores - scores.max())
+        result.append(weights @ value / weights.sum())
+    return np.array(result)
+
+
+@pytest.mark.parametrize(
+    ("position", "context", "more"),
+    [
+        *((at, 700, {}) for at in (0, 2, PART - 1, PART, PART + 1, 3 * PART + 5, 699)),
+        (MOST_PARTS * PART + 300, MOST_PARTS * PART + 512, {}),
+        (650, 700, {"window": 200}),
+        (650, 700, {"window": 100, "softcap": 5.0}),
+        (400, 448, {"block": 64}),
+        (300, 384, {"size": 128, "dtype": "f32"}),
+        (300, 384, {"size": 256}),
+        (300, 384, {"size": 32}),
+    ],
+)
+def test_attention_is_right_wherever_it_is_cut(position, context, more):
+    found, sought, steps = attended(position, context, **more)
+    assert (np.abs(found - sought) <= 0.51 * steps + 1e-5).all()
+
+
+def test_a_head_has_no_more_blocks_than_a_warp_joins():
+    assert [parts_of(context) for context in (1, PART, PART + 1, 10**6)] == [1, 1, 2, MOST_PARTS]
+    assert MOST_PARTS == 32
