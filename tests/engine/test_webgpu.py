@@ -182,3 +182,29 @@ def test_tokens_chosen_on_the_device_are_those_of_its_logits(adapter, monkeypatc
         assert found.tokens == right.tokens
         assert max(crossed, default=0) == (16 if len(right.tokens) > 2 else 1)
         crossed.clear()
+
+
+@pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
+def test_a_long_context_takes_a_kernel_more_a_layer_and_gives_the_same_logits(adapter, monkeypatch, rung_):
+    """Where attention is in parts: from position 64 on here, in parts of 64."""
+    from rung.kernels.webgpu import attention
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.ops.decode_step.webgpu import program
+
+    if rung_ == "webgpu.int8":
+        monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
+    counts, device = [], gpu(adapter.id)
+    run = device.run
+    whole, parted = rung.load("demo", device=adapter.id, context=256), rung.load("demo", device=adapter.id, context=256)
+    ids = np.random.default_rng(1).integers(3, 300, 200).tolist()
+    right = whole.logits(ids)
+    for module in (attention, program):
+        monkeypatch.setattr(module, "ONE_PART", 64)
+    monkeypatch.setattr(attention, "PART", 64)
+    monkeypatch.setattr(device, "run", lambda work, rows=1: (counts.append(len(work)), run(work, rows)))
+    found = parted.logits(ids)
+    assert rung_ in parted.report.rungs.values()
+    layers = len(parted.card.decoder.layers)
+    assert max(counts) - counts[0] == layers
+    assert (found[:48] == right[:48]).all()
+    assert 0 < np.abs(found - right).max() < (1e-3 if rung_ == "webgpu.f32" else 0.2) * right.std()

@@ -14,6 +14,8 @@ from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
 from rung.kernels.webgpu.layouts import UNIT
 
 THREADS = 64
+#: Positions up to which a head has one workgroup; beyond, the positions of one at least, and workgroups at most.
+ONE_PART, PART, MOST_PARTS = 1024, 256, 16
 
 
 @dataclass(frozen=True)
@@ -153,39 +155,50 @@ class Sight:
         first = f"select(0u, position + 1u - {self.window}u, position + 1u > {self.window}u)"
         return f"score *= {self.scale!r}f;{capped}", first if self.window is not None else "0u"
 
+    def parts(self) -> str:
+        """Return the WGSL of how many parts ``begin`` to ``end`` has, each of ``length`` positions: by a row's own."""
+        return f"""let begin = {self.code()[1]};
+    let parts = select(1u, min({MOST_PARTS}u, (end - begin + {PART - 1}u) / {PART}u), end - begin > {ONE_PART}u);
+    let length = ((end - begin + parts - 1u) / parts + {THREADS - 1}u) / {THREADS}u * {THREADS}u;"""
 
-def attend(heads: Heads, sight: Sight, turn: Turn | None, makes: bool = False) -> Kernel:
+
+def attend(heads: Heads, sight: Sight, turn: Turn | None, makes: bool = False, parted: bool = False) -> Kernel:
     """Return the kernel in which a query sees the positions up to its own; a workgroup for each head and row.
 
     64 keys at a time with a running maximum. Its buffers are gains, info, tables, turns, qkv, the cache and y. With
     ``turn`` it does what ``rope_and_store`` does, too, for rows that are of different sequences: the own key and value
     are in the memory of the workgroup, rounded as those of the cache, and the first head of those that share them
-    writes them. ``makes``: it writes the units of y too, into one more buffer; a head has whole ones.
+    writes them. ``makes``: it writes the units of y too, into one more buffer; a head has whole ones. ``parted``: a
+    head has ``MOST_PARTS`` workgroups, whose sums go to ``left`` in place of y; ``join_parts`` makes y.
     """
-    kinds = [*_turning(), "qkv: array<f32>", "cache: array<vec4<u32>>", "y: array<f32>"]
+    kinds = [*_turning(), "qkv: array<f32>", "cache: array<vec4<u32>>", f"{'left' if parted else 'y'}: array<f32>"]
+    makes = makes and not parted
     kinds += ["made: array<vec4<u32>>"] if makes else []
     size, shared = heads.size, heads.heads // heads.kv_heads
     mine = -(-size // THREADS)
     scaled, seen = sight.code()
     code = f"""{declare(kinds, writes=(5, 6, 7))}
-{quantize("vec4<f32>(query[at], query[at + 1u], query[at + 2u], query[at + 3u])") if makes else ""}
+{_quantize() if makes else ""}
 var<workgroup> query: array<f32, {size}>;
 var<workgroup> scores: array<f32, {THREADS}>;
 var<workgroup> starts: array<u32, {THREADS}>;
 {_own_memory(size) if turn else ""}
 {_MAIN}
     let position = info[{POSITION}u + id.y];
-    let own = id.x / {shared}u;
-    for (var i = thread; i < {size}u; i += {THREADS}u) {{ query[i] = qkv[id.y * {heads.wide}u + id.x * {size}u + i]; }}
+    let head = id.x % {heads.heads}u;
+    let part = id.x / {heads.heads}u;
+    let own = head / {shared}u;
+    for (var i = thread; i < {size}u; i += {THREADS}u) {{ query[i] = qkv[id.y * {heads.wide}u + head * {size}u + i]; }}
     var most = -1e30;
     var total = 0.0;
     var sums: array<f32, {mine}>;
     {_own(heads, turn, scaled, shared, mine) if turn else "let end = position + 1u;"}
     workgroupBarrier();
-    for (var start = {seen}; start < end; start += {THREADS}u) {{
+    {_span(sight, mine) if parted else f"let stop = end; let first = {seen};"}
+    for (var start = first; start < stop; start += {THREADS}u) {{
         let key = start + thread;
         var score = -1e30;
-        if (key < end) {{
+        if (key < stop) {{
             let begin = {heads.at("key")} + own * {heads.head_words}u;
             starts[thread] = begin + {heads.values_words}u;
             let at = begin / 4u;
@@ -198,13 +211,13 @@ var<workgroup> starts: array<u32, {THREADS}>;
         var largest = most;
         for (var i = 0u; i < {THREADS}u; i++) {{ largest = max(largest, scores[i]); }}
         workgroupBarrier();
-        scores[thread] = select(0.0, exp(score - largest), key < end);
+        scores[thread] = select(0.0, exp(score - largest), key < stop);
         workgroupBarrier();
         let shrink = exp(most - largest);
         most = largest;
         total *= shrink;
         for (var d = 0u; d < {mine}u; d++) {{ sums[d] *= shrink; }}
-        let count = min({THREADS}u, end - start);
+        let count = min({THREADS}u, stop - start);
         for (var i = 0u; i < count; i++) {{
             total += scores[i];
             for (var d = 0u; d < {mine}u; d++) {{
@@ -214,28 +227,104 @@ var<workgroup> starts: array<u32, {THREADS}>;
         }}
         workgroupBarrier();
     }}
-    for (var d = 0u; d < {mine}u; d++) {{
-        let dim = d * {THREADS}u + thread;
-        if (dim < {size}u) {{
-            let value = sums[d] / total;
-            y[id.y * {heads.heads * size}u + id.x * {size}u + dim] = value;
-            {"query[dim] = value;" if makes else ""}
-        }}
-    }}
-    {_made(heads) if makes else ""}
+    {_leave(heads, mine) if parted else _finish(heads, mine, makes)}
 }}"""
     given = turn or Turn(2, False, 4, -1, -1, 0.0)
     sizes = (*_turning_bytes(heads, given), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
     memory = 4 * size * (3 if turn else 1) + 8 * THREADS
-    reaches = [*sizes, 4 * MOST_ROWS * heads.heads * size]
+    reaches = [*sizes, part_bytes(heads) if parted else 4 * MOST_ROWS * heads.heads * size]
     reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
     return Kernel(code, (False,) * 5 + (True,) * (2 + makes), tuple(reaches), memory)
+
+
+def join_parts(heads: Heads, sight: Sight, apart: bool, makes: bool) -> Kernel:
+    """Return the kernel that makes y, and its units where it ``makes`` them, of what parts have left; a workgroup for
+    each head and row. Its buffers are left, info, y and made."""
+    kinds = ["left: array<f32>", "info: array<u32>", "y: array<f32>", *(["made: array<vec4<u32>>"] if makes else [])]
+    size, mine, row = heads.size, -(-heads.size // THREADS), heads.size + 2
+    code = f"""{declare(kinds, writes=(2, 3))}
+{_quantize() if makes else ""}
+var<workgroup> query: array<f32, {size}>;
+{_MAIN}
+    let head = id.x;
+    let position = info[{POSITION}u + id.y];
+    let end = position{"" if apart else " + 1u"};
+    {sight.parts()}
+    let from_ = (id.y * {heads.heads}u + head) * {MOST_PARTS * row}u;
+    var most = -1e30;
+    for (var n = 0u; n < parts; n++) {{ most = max(most, left[from_ + n * {row}u + {size}u]); }}
+    var total = 0.0;
+    var sums: array<f32, {mine}>;
+    for (var n = 0u; n < parts; n++) {{
+        let at = from_ + n * {row}u;
+        let share = exp(left[at + {size}u] - most);
+        total += share * left[at + {size + 1}u];
+        for (var d = 0u; d < {mine}u; d++) {{
+            let dim = d * {THREADS}u + thread;
+            if (dim < {size}u) {{ sums[d] += share * left[at + dim]; }}
+        }}
+    }}
+    {_finish(heads, mine, makes)}
+}}"""
+    reaches = [part_bytes(heads), 4 * INFO, 4 * MOST_ROWS * heads.heads * size]
+    reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
+    return Kernel(code, (False, False, True, True)[: len(kinds)], tuple(reaches), 4 * size)
+
+
+def part_bytes(heads: Heads) -> int:
+    """Return the bytes that parts leave: of each row, head and part its sums, largest score and sum of weights."""
+    return 4 * MOST_ROWS * heads.heads * MOST_PARTS * (heads.size + 2)
+
+
+def _span(sight: Sight, mine: int) -> str:
+    """Return the WGSL of a part's positions; a row's own is in the first one."""
+    return f"""{sight.parts()}
+    if (part >= parts) {{ return; }}
+    let first = begin + part * length;
+    let stop = min(end, first + length);
+    if (part > 0u) {{
+        most = -1e30;
+        total = 0.0;
+        for (var d = 0u; d < {mine}u; d++) {{ sums[d] = 0.0; }}
+    }}"""
+
+
+def _leave(heads: Heads, mine: int) -> str:
+    """Return the WGSL that leaves a part's sums for ``join_parts``."""
+    size = heads.size
+    return f"""let to = ((id.y * {heads.heads}u + head) * {MOST_PARTS}u + part) * {size + 2}u;
+    for (var d = 0u; d < {mine}u; d++) {{
+        let dim = d * {THREADS}u + thread;
+        if (dim < {size}u) {{ left[to + dim] = sums[d]; }}
+    }}
+    if (thread == 0u) {{
+        left[to + {size}u] = most;
+        left[to + {size + 1}u] = total;
+    }}"""
+
+
+def _finish(heads: Heads, mine: int, makes: bool) -> str:
+    """Return the WGSL that writes y of a head, and its units."""
+    size = heads.size
+    return f"""for (var d = 0u; d < {mine}u; d++) {{
+        let dim = d * {THREADS}u + thread;
+        if (dim < {size}u) {{
+            let value = sums[d] / total;
+            y[id.y * {heads.heads * size}u + head * {size}u + dim] = value;
+            {"query[dim] = value;" if makes else ""}
+        }}
+    }}
+    {_made(heads) if makes else ""}"""
+
+
+def _quantize() -> str:
+    return quantize("vec4<f32>(query[at], query[at + 1u], query[at + 2u], query[at + 3u])")
 
 
 def _made(heads: Heads) -> str:
     """Return the WGSL that makes the units of what a head gives, which lies where its query lay."""
     units = heads.size // UNIT
-    place = f"((id.y * {heads.heads}u + id.x) * {units}u + thread) * {VECTORS}u"
+    place = f"((id.y * {heads.heads}u + head) * {units}u + thread) * {VECTORS}u"
     return f"""workgroupBarrier();
     if (thread < {units}u) {{ quantize({UNIT}u * thread, 0u, {place}); }}"""
 
@@ -288,7 +377,7 @@ def _own(heads: Heads, turn: Turn, scaled: str, shared: int, mine: int) -> str:
         let dim = d * {THREADS}u + thread;
         if (dim < {size}u) {{ sums[d] = value_[dim]; }}
     }}
-    if (id.x % {shared}u == 0u) {{
+    if (part == 0u && head % {shared}u == 0u) {{
         let to = ({heads.at("position")} + own * {heads.head_words}u) / 4u;
         for (var i = thread; i < {heads.row_words // 4}u; i += {THREADS}u) {{
             cache[to + i] = {stored.replace("@", "key_")};

@@ -16,7 +16,17 @@ import numpy as np
 from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import draw
-from rung.kernels.webgpu.attention import Heads, Sight, Turn, attend, rope_and_store
+from rung.kernels.webgpu.attention import (
+    MOST_PARTS,
+    ONE_PART,
+    Heads,
+    Sight,
+    Turn,
+    attend,
+    join_parts,
+    part_bytes,
+    rope_and_store,
+)
 from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.draw import SETTINGS_BYTES
 from rung.kernels.webgpu.glue import embed, embed_groups, norm
@@ -158,6 +168,8 @@ class State:
             self.gpu.buffer(units_bytes(MOST_ROWS, numbers)) if integers else None
             for numbers in (shape.hidden, shape.heads * shape.head_dim, shape.feed_forward)
         ]
+        #: What parts of attention leave (``kernels.webgpu.attention``), from the first position that needs them on.
+        self.left: Any = None
         self.info, self.other_info = self.gpu.buffer(4 * INFO), self.gpu.buffer(4 * INFO)
         self.tables = [buffer(self.per_sequence) for _ in range(pool.groups)]
         self.turns = [buffer(each.dims) for each in weights.frequencies]
@@ -237,16 +249,17 @@ class Program:
         self._changes = {id(group): group.change(state.gpu, adapter) for group in (*groups, state.head)}
         most = max((each.down.shape[0] for each in self._changes.values() if each.down is not None), default=0)
         self._low = state.gpu.buffer(4 * MOST_ROWS * max(most, 4))
-        self._layers: dict[tuple[int, bool], list[Dispatch]] = {}
+        self._layers: dict[tuple[int, bool, bool], list[Dispatch]] = {}
         self._heads: dict[int, list[Dispatch]] = {}
 
-    def layers(self, rows: int, apart: bool) -> list[Dispatch]:
+    def layers(self, rows: int, apart: bool, last: int) -> list[Dispatch]:
         """Return the kernels from hidden states before the first layer to those after the last; ``apart``: each row is
-        of another sequence."""
-        if (rows, apart) not in self._layers:
-            layers = self._state.layers
-            self._layers[rows, apart] = [kernel for layer in layers for kernel in self._layer(layer, rows, apart)]
-        return self._layers[rows, apart]
+        of another sequence. ``last`` is the last position of any."""
+        parted = last > ONE_PART
+        if (rows, apart, parted) not in self._layers:
+            found = [kernel for layer in self._state.layers for kernel in self._layer(layer, rows, apart, parted)]
+            self._layers[rows, apart, parted] = found
+        return self._layers[rows, apart, parted]
 
     def head(self, rows: int) -> list[Dispatch]:
         """Return the kernels of the logits of so many selected rows."""
@@ -259,7 +272,7 @@ class Program:
             self._heads[rows] = list(found)
         return self._heads[rows]
 
-    def _layer(self, layer: Layer, rows: int, apart: bool) -> Iterator[Dispatch]:
+    def _layer(self, layer: Layer, rows: int, apart: bool, parted: bool) -> Iterator[Dispatch]:
         s, shape = self._state, self._state.shape
         inputs, output, widen, narrow = layer.biases
         sums, post = layer.sums + (layer.before >= 0), layer.attention_post
@@ -269,7 +282,7 @@ class Program:
         options["units"] = None if looked_up else s.units[0]
         before = s.hidden[layer.sums % 2]
         yield from self._products(layer.inputs, inputs, layer.vectors, before, s.qkv, rows, **options)
-        yield from self._attention(layer, apart)
+        yield from self._attention(layer, apart, parted)
         mixed = s.units[1] if self._whole_heads else None
         options = {"units": mixed, "normed": post >= 0, "behind": layer.mlp}
         yield from self._sum(layer.output, output, layer.vectors, s.mixed, hidden, rows, **options)
@@ -286,7 +299,7 @@ class Program:
         state: State = self._state
         return state.integers and state.shape.head_dim % UNIT == 0
 
-    def _attention(self, layer: Layer, apart: bool) -> Iterator[Dispatch]:
+    def _attention(self, layer: Layer, apart: bool, parted: bool) -> Iterator[Dispatch]:
         s, shape, index, vectors = self._state, self._state.shape, layer.weights.index, layer.vectors
         rope, heads, cache = s.weights.frequencies[layer.weights.rope], s.heads(index), s.pool.buffer(index)
         tables, turns = s.tables[s.pool.layer(index).group], s.turns[layer.weights.rope]
@@ -295,8 +308,15 @@ class Program:
         if not apart:
             yield s.gpu.bind(rope_and_store(heads, turn), buffers, heads.all, 0)
         sight = Sight(shape.attention_scale, layer.weights.window, shape.attention_softcap)
-        kernel = attend(heads, sight, turn if apart else None, self._whole_heads)
-        yield s.gpu.bind(kernel, [*buffers, s.mixed, *([s.units[1]] if self._whole_heads else [])], shape.heads, 0)
+        makes = self._whole_heads
+        kernel, results = attend(heads, sight, turn if apart else None, makes, parted), [s.mixed, *s.units[1:2][:makes]]
+        if not parted:
+            yield s.gpu.bind(kernel, [*buffers, *results], shape.heads, 0)
+            return
+        if s.left is None:
+            s.left = s.gpu.bindable(part_bytes(heads))
+        yield s.gpu.bind(kernel, [*buffers, s.left], shape.heads * MOST_PARTS, 0)
+        yield s.gpu.bind(join_parts(heads, sight, apart, makes), [s.left, s.info, *results], shape.heads, 0)
 
     def _sum(
         self, group: Linears, biases: list[int], vectors: Vectors, x: Any, hidden: Any, rows: int, **options: Any

@@ -71,8 +71,8 @@ class Step:
             bits = [each.random for each in settings]
             state.gpu.write(state.settings, 0, draw_settings(first.inverse, top_k, first.top_p, first.min_p, bits))
         kernels = state.choices(bool(first.inverse), top_k > 0 or first.top_p < 1 or first.min_p > 0)
-        program = state.program(rows.adapter)
-        token = [*_embed(state, ahead[:1]), *program.layers(1, True), *program.head(1), *kernels]
+        program, last = state.program(rows.adapter), ahead[-1].position
+        token = [*_embed(state, ahead[:1]), *program.layers(1, True, last), *program.head(1), *kernels]
         state.gpu.run(token * count)
         found = state.gpu.read(state.chosen, 0, 4 * count).view(np.uint32).tolist()
         sure = found[: found.index(PROCESSOR)] if PROCESSOR in found else found
@@ -108,12 +108,12 @@ def _passes(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, lis
 def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter: Adapter | None) -> Floats | None:
     """Compute rows; return the logits of those that want them, or None."""
     device, shape, program = state.gpu, state.shape, state.program(adapter)
-    slots = list(dict.fromkeys(row.sequence for row in rows))
+    slots, last = list(dict.fromkeys(row.sequence for row in rows)), max(row.position for row in rows)
     with_logits = [number for number, row in enumerate(rows) if row.wants_logits]
     states = [number for number, row in enumerate(rows) if row.state >= 0]
     device.write(state.info, 0, _info(state, rows, slots, with_logits))
     _write_tables(state, batch, rows, slots)
-    work = [*_embed(state, rows), *program.layers(_size(len(rows)), len(slots) == len(rows))]
+    work = [*_embed(state, rows), *program.layers(_size(len(rows)), len(slots) == len(rows), last)]
     if with_logits:
         work += program.head(_size(len(with_logits)))
     if states:

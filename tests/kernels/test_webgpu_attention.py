@@ -1,0 +1,106 @@
+"""Attention through WebGPU in parts, against float64 and against attention in one piece."""
+
+import numpy as np
+import pytest
+
+from rung.kernels.webgpu.attention import (
+    MOST_PARTS,
+    ONE_PART,
+    Heads,
+    Sight,
+    Turn,
+    attend,
+    join_parts,
+    part_bytes,
+    rope_and_store,
+)
+from rung.kernels.webgpu.gpu import gpu
+from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, TABLE
+from tests.support.devices import software_adapter
+
+adapter = software_adapter()
+HEADS, KV_HEADS, BLOCK = 4, 2, 64
+
+
+class Layer:
+    """A layer's cache of random keys and values, in sequences of so many positions, and what kernels read beside it."""
+
+    def __init__(self, adapter, positions, size, halves):
+        self.gpu, self.size, self.halves, self.positions = gpu(adapter.id), size, halves, positions
+        random = np.random.default_rng(size)
+        self.per_sequence = max(positions) // BLOCK + 1
+        blocks, rows = self.per_sequence * len(positions), len(positions)
+        kind = np.float16 if halves else np.float32
+        self.cache = random.normal(size=(blocks, 2, KV_HEADS, BLOCK, size)).astype(kind)
+        self.qkv = random.normal(size=(rows, HEADS + 2 * KV_HEADS, size)).astype(np.float32)
+        self.tables = random.permutation(blocks).reshape(rows, -1).astype(np.uint32)
+        self.angles = random.normal(size=(rows, size // 2))
+        row_words = size // 2 if halves else size
+        tables = MOST_ROWS * self.per_sequence
+        words = KV_HEADS * BLOCK * row_words
+        self.heads = Heads(HEADS, KV_HEADS, size, BLOCK, halves, 2 * words, words, BLOCK * row_words, row_words,
+                           self.cache.nbytes // 4, tables)  # fmt: skip
+        self.turn = Turn(size, False, 4, -1, -1, 1e-6)
+
+    def attended(self, sight, parted, apart=True):
+        """Return what a row of each sequence sees [rows, heads, size]."""
+        upload, rows = self.gpu.upload, len(self.positions)
+        info = np.zeros(INFO, np.uint32)
+        info[POSITION : POSITION + rows] = self.positions
+        info[TABLE : TABLE + rows] = np.arange(rows) * self.per_sequence
+        tables, turns = np.zeros(self.heads.tables, np.uint32), np.zeros((MOST_ROWS, self.size), np.float32)
+        tables[: self.tables.size] = self.tables.ravel()
+        turns[:rows] = np.concatenate([np.cos(self.angles), np.sin(self.angles)], axis=1)
+        qkv = np.zeros((MOST_ROWS, self.heads.wide), np.float32)
+        qkv[:rows] = self.qkv.reshape(rows, -1)
+        buffers = [upload([each]) for each in (np.zeros(4, np.float32), info, tables, turns, qkv, self.cache)]
+        y = self.gpu.buffer(4 * MOST_ROWS * HEADS * self.size)
+        kernel = attend(self.heads, sight, self.turn if apart else None, parted=parted)
+        work = [] if apart else [self.gpu.bind(rope_and_store(self.heads, self.turn), buffers, self.heads.all, 0)]
+        if parted:
+            left = self.gpu.bindable(part_bytes(self.heads))
+            work.append(self.gpu.bind(kernel, [*buffers, left], HEADS * MOST_PARTS, 0))
+            work.append(self.gpu.bind(join_parts(self.heads, sight, apart, False), [left, buffers[1], y], HEADS, 0))
+        else:
+            work.append(self.gpu.bind(kernel, [*buffers, y], HEADS, 0))
+        self.gpu.run(work, rows)
+        count = rows * HEADS * self.size
+        return self.gpu.read(y, 0, 4 * count).view(np.float32).reshape(rows, HEADS, self.size)
+
+    def expected(self, sight):
+        """Return the same in float64."""
+        result = np.zeros((len(self.positions), HEADS, self.size))
+        for row, position in enumerate(self.positions):
+            first = max(0, position + 1 - sight.window) if sight.window else 0
+            x, half, angles = self.qkv[row].astype(np.float64), self.size // 2, self.angles[row]
+            one, two = x[:, :half], x[:, half:]
+            turned = np.concatenate([one * np.cos(angles) - two * np.sin(angles),
+                                     two * np.cos(angles) + one * np.sin(angles)], axis=1)  # fmt: skip
+            parts = self.cache[self.tables[row]].astype(np.float64)
+            for head in range(HEADS):
+                kv = head // (HEADS // KV_HEADS)
+                keys, values = (parts[:, which, kv].reshape(-1, self.size)[first : position + 1] for which in (0, 1))
+                keys[-1] = turned[HEADS + kv].astype(self.cache.dtype)
+                values[-1] = x[HEADS + KV_HEADS + kv].astype(self.cache.dtype)
+                scores = keys @ turned[head] * sight.scale
+                if sight.softcap:
+                    scores = sight.softcap * np.tanh(scores / sight.softcap)
+                weights = np.exp(scores - scores.max())
+                result[row, head] = weights @ values / weights.sum()
+        return result
+
+
+@pytest.mark.parametrize(
+    ("size", "halves", "window", "softcap"),
+    [(64, True, None, None), (128, False, None, 5.0), (96, True, 1100, None), (256, True, 300, None)],
+)
+@pytest.mark.parametrize("apart", [True, False])
+def test_rows_of_any_length_see_what_they_shall(adapter, size, halves, window, softcap, apart):
+    """Positions of one part and of all; those up to ``ONE_PART`` have the bits of attention in one piece."""
+    positions = [0, 3, ONE_PART - 1, ONE_PART + 1, 1500, 5003]
+    layer, sight = Layer(adapter, positions, size, halves), Sight(size**-0.5, window, softcap)
+    found, whole = (layer.attended(sight, parted, apart) for parted in (True, False))
+    assert np.abs(found - layer.expected(sight)).max() < 2e-5
+    short = [number for number, at in enumerate(positions) if at < ONE_PART]
+    assert (found[short] == whole[short]).all()
+    assert window == 300 or (found != whole).any()
