@@ -112,22 +112,31 @@ __device__ __forceinline__ float inverse_norm(float squares, int size, float eps
     __syncthreads();
     return inverse;
 }
-// hidden += post norm of y, where there is one; then the norm of hidden as int8
+// hidden += post norm of y, where there is one; then the norm of hidden as int8, four loads at a time:
+// one block does this while all others wait
 __device__ void finish_hidden(const Product& p) {
     volatile float* hidden = p.hidden;
     volatile const float* y = p.y;
     float squares = 0;
     if (p.post) {
-        for (int i = THREAD; i < p.size; i += THREADS) squares = fmaf(y[i], y[i], squares);
+        for (int i = THREAD; i < p.size; i += THREADS) { const float v = y[i]; squares = fmaf(v, v, squares); }
         const float inverse = inverse_norm(squares, p.size, p.epsilon);
         for (int i = THREAD; i < p.size; i += THREADS) hidden[i] = hidden[i] + y[i] * inverse * p.post[i];
     }
     squares = 0;
-    for (int i = THREAD; i < p.size; i += THREADS) squares = fmaf(hidden[i], hidden[i], squares);
+    for (int i = THREAD; i < p.size; i += THREADS) { const float v = hidden[i]; squares = fmaf(v, v, squares); }
     const float inverse = inverse_norm(squares, p.size, p.epsilon);
-    for (int unit = THREAD / 32; unit < p.size / 32; unit += THREADS / 32) {
-        const int i = 32 * unit + THREAD % 32;
-        quantize(hidden[i] * inverse * p.norm[i], unit, p.made);
+    const int units = p.size / 32, step = THREADS / 32;
+    for (int first = THREAD / 32; first < units; first += 4 * step) {
+        float v[4];
+        #pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int i = 32 * min(first + n * step, units - 1) + THREAD % 32;
+            v[n] = hidden[i] * inverse * p.norm[i];
+        }
+        #pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (first + n * step < units) quantize(v[n], first + n * step, p.made);
     }
 }
 """
