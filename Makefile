@@ -8,9 +8,9 @@ PYTHON ?= python3
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
 
-# two processes, each with half of the tests, and whoever is done takes some of the other's
+# two processes, each with half of the tests, and whoever is done takes some of the other's; real weights have test-real
 test: $(VENV)/dev.done
-	$(BIN)/python -m pytest -m "not slow and not levels" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not levels" -n 2 --dist worksteal --ignore=tests/real
 
 # kernels for processors that this one is not, which are compiled first: AVX2 and below
 test-levels: $(VENV)/dev.done

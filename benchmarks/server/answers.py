@@ -80,7 +80,7 @@ def of_stream(content: bytes) -> list[Any]:
         if line.startswith(b"data: {"):
             for choice in json.loads(line[6:])["choices"]:
                 text, end = said.setdefault(choice["index"], ["", None])
-                said[choice["index"]] = [text + choice["delta"].get("content", ""), choice["finish_reason"] or end]
+                said[choice["index"]] = [text + (choice["delta"].get("content") or ""), choice["finish_reason"] or end]
     return [said[index] for index in sorted(said)]
 
 
