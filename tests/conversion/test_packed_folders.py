@@ -131,6 +131,7 @@ def test_layers_that_stay_plain_are_ignored_by_compressed_tensors(home, tmp_path
         (("--as", "gptq", "--format", "q4_0", "--keep", "*down_proj=f32"), "all linear layers in one format"),
         (("--as", "gptq", "--format", "q4_0", "--keep", "lm_head=q4_0"), "leaves embeddings and heads as they are"),
         (("--as", "compressed-tensors", "--format", "q4_0", "--keep", "*down_proj=q8_0"), "all linear layers in one"),
+        (("--as", "gptq"), "--as gptq --format q4_0"),
         (("--as", "gptq", "--max-kl", "0.1"), "writes GGUF files"),
         (("--as", "gptqq", "--format", "q4_0"), "there is no such kind"),
     ],

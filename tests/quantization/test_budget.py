@@ -204,7 +204,7 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
         (("--max-kl", "0.1", "--software", "torch 2.3"), "that of the card of --for"),
         ((), "one of three options"),
         (("--for", "p2200"), "one of two options"),
-        (("--size", "1MB", "--max-kl", "0.1", "--format", "q4_0"), "one of three options"),
+        (("--size", "1MB", "--max-kl", "0.1", "--format", "q4_0"), "goes without --size and --max-kl"),
         (("--size", "110000", "--max-kl", "0.001"), "No mixture keeps both"),
         (("--size", "huge"), "is not a size"),
         (("--max-kl", "-1"), "no KL"),

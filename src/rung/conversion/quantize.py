@@ -40,8 +40,10 @@ from rung.planning.weight_plan import format_of, is_linear
 from rung.quantization import imatrix
 
 KINDS = ("rung", "gguf", "bitsandbytes", "gptq", "compressed-tensors")
+#: Those whose weights are symmetric codes of 4 or 8 bits.
+PACKED_FOLDERS = ("gptq", "compressed-tensors")
 #: Kinds of folders whose embeddings and heads stay as they are where a format is asked for.
-_LINEAR_ONLY = ("rung", "bitsandbytes", "gptq", "compressed-tensors")
+_LINEAR_ONLY = ("rung", "bitsandbytes", *PACKED_FOLDERS)
 #: Keys of a GGUF file that are said anew.
 #: Metadata that are true of the source alone.
 _OF_SOURCE = "rung.quantization."
@@ -277,7 +279,7 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]],
                 ["--format nf4, --format nf4:64:nested, --format fp4, --format int8", "--as rung"],
                 code="format-does-not-suit",
             )
-        if kind in ("gptq", "compressed-tensors"):
+        if kind in PACKED_FOLDERS:
             _check_packed(kind, tensor, format)
         if not format.divides(tensor.shape[-1]):
             raise UsageError(
@@ -305,7 +307,7 @@ def _check_packed(kind: str, tensor: Tensor, format: Format) -> None:
         raise UsageError(
             f"A folder of {kind} {what} {format.name}; {tensor.name} would be stored in it",
             ["rung writes its symmetric codes of 4 and 8 bits with a scale for 32 columns: q4_0 and q8_0 to the bit"],
-            ["--format q4_0, --format q8_0", "--as rung"],
+            ["--format q4_0", "--format q8_0", "--as rung"],
             code="format-does-not-suit",
         )
     if kind == "gptq" and tensor.shape[0] % (32 // PACKED_BITS[format.name]):

@@ -230,21 +230,38 @@ def report(
         out.print(whole_line(job, written, seconds, target))
 
 
+def _check_budget_options(format: str | None, size: str | None, max_kl: float | None, chooses: bool, kind: str) -> None:
+    """Raise ``UsageError`` where neither a format nor a budget is there, or both; ``chooses``: a format leaves nothing
+    to choose."""
+    from rung.conversion.quantize import PACKED_FOLDERS
+
+    budgets = [name for name, value in (("--size", size), ("--max-kl", max_kl)) if value is not None]
+    if format is not None and budgets:
+        names = " and ".join(budgets)
+        ways = [f"leave out {name}" for name in ("--format", names)]
+        raise UsageError(f"--format goes without {names}.", ["a size or a KL lets rung choose the formats"], ways)
+    if format is not None or budgets:
+        return
+    if kind in PACKED_FOLDERS:
+        ways = ["--format q4_0", "--format q8_0"]
+        raise UsageError(f"Say the format of the weights in a folder of {kind}.", (), ways)
+    ways = ["--size 120MB", "--max-kl 0.02", *([] if chooses else ["--format q4_k_m"])]
+    number = "two" if chooses else "three"
+    raise UsageError(f"Say how small or how good the file must be, by one of {number} options.", (), ways)
+
+
 def budget_of(
     format: str | None, size: str | None, max_kl: float | None, plan: bool, importance: str | None, kind: str,
     device: Device | None,
 ) -> Budget:  # fmt: skip
     """Return the budget. Raises ``UsageError`` for options that are missing, that exclude each other, or make no
     sense."""
+    from rung.conversion.quantize import PACKED_FOLDERS
     from rung.conversion.within_budget import Budget
     from rung.core.text import parse_size
 
-    if (format is None) == (size is None and max_kl is None):
-        chooses = plan or device is not None  # which a format leaves nothing for
-        ways = ["--size 120MB", "--max-kl 0.02", *([] if chooses else ["--format q4_k_m"])]
-        number = "two" if chooses else "three"
-        raise UsageError(f"Say how small or how good the file must be, by one of {number} options.", (), ways)
-    if kind != "gguf" and (format is None or kind not in ("gptq", "compressed-tensors")):
+    _check_budget_options(format, size, max_kl, plan or device is not None, kind)
+    if kind != "gguf" and (format is None or kind not in PACKED_FOLDERS):
         raise UsageError(
             "Within a size or a KL rung writes GGUF files, and with --text those and folders of gptq and"
             " compressed-tensors.",
