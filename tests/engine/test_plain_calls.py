@@ -46,3 +46,14 @@ def test_check_without_a_model_says_how_to_ask() -> None:
     with pytest.raises(UsageError) as caught:
         rung.check()
     assert 'rung.check("llama 3.1 8b", device="p2200")' in caught.value.ways_out
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "assistant", "content": "I"}], [{"role": "user", "content": "I"}] * 2]
+)
+def test_only_an_assistants_message_after_others_can_be_continued(model, messages):
+    with pytest.raises(UsageError, match="can be continued"):
+        model.chat_text(messages, continues_last=True)
+    begun = model.chat_text([{"role": "user", "content": "hello"}])
+    both = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "I am"}]
+    assert model.chat_text(both, continues_last=True) == begun + "I am"

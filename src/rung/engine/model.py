@@ -437,8 +437,12 @@ class Model:
             )
         if not continues_last:
             return self._template.render(messages, answer=begins_answer, tools=tools, kwargs=template_kwargs)
-        if messages[-1].get("role") != "assistant" or len(messages) < 2:
-            raise UsageError("What is continued is the last message, of an assistant, after others.")
+        if len(messages) < 2 or messages[-1].get("role") != "assistant":
+            raise UsageError(
+                "Only an assistant's message that follows others can be continued.",
+                [f"the last of {count(len(messages), 'message')} is of no assistant, or the only one"],
+                ["end the messages with one whose role is assistant", "ask for a new answer"],
+            )
         begun = self._template.render(messages[:-1], tools=tools, kwargs=template_kwargs)
         return begun + str(messages[-1].get("content") or "")
 
