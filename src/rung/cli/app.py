@@ -22,13 +22,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         interrupts.stop()
 
 
-def _main(arguments: Sequence[str] | None) -> None:
+def _open_streams() -> None:
+    """Have stdout and stderr take any text, also where they are closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before the program began
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # what a terminal's alphabet lacks, and names that are no text
             stream.reconfigure(errors="replace")
+
+
+def _main(arguments: Sequence[str] | None) -> None:
+    _open_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words.index("--") if "--" in words else len(words)  # behind it another program's arguments may stand
     debug = "--debug" in words[:own]

@@ -51,25 +51,25 @@ _REPLACED = ("general.file_type", "general.quantization_version", "general.align
 _OF_SPLITS = "split."
 
 
-def kind_of(target: Path, asked: str | None) -> str:
+def kind_of(target: Path, requested: str | None) -> str:
     """Whose file it becomes: as asked, else GGUF for a name that ends so and rung's folder for others.
 
     Raises ``UsageError`` for a kind that there is none of, and for a name that says something else.
     """
-    if asked is not None and asked not in KINDS:
+    if requested is not None and requested not in KINDS:
         raise UsageError(
-            f"--as {asked}: there is no such kind.{did_you_mean(asked, KINDS)}",
+            f"--as {requested}: there is no such kind.{did_you_mean(requested, KINDS)}",
             [f"it is one of {', '.join(KINDS)}"],
             code="name-unknown",
         )
     named = target.suffix.lower() == ".gguf"
-    if asked not in (None, "gguf") and named:
+    if requested not in (None, "gguf") and named:
         raise UsageError(
-            f"{target.name} is the name of a GGUF file, and --as {asked} makes a folder",
+            f"{target.name} is the name of a GGUF file, and --as {requested} makes a folder",
             (),
             [f"{target.with_suffix('')} as DST", "leave out --as"],
         )
-    return asked or ("gguf" if named else "rung")
+    return requested or ("gguf" if named else "rung")
 
 
 def parse_keep(given: Sequence[str]) -> dict[str, Format]:
@@ -100,28 +100,28 @@ def quantizing(
     divide (where nothing finer was chosen), a pattern of ``keep`` that matches nothing; ``UnknownFormat``;
     ``UnknownArchitecture``; ``BadFile``.
     """
-    asked = storage(format)
-    if kind != "gguf" and isinstance(asked, Format) and lossless(asked):
+    requested = storage(format)
+    if kind != "gguf" and isinstance(requested, Format) and lossless(requested):
         raise UsageError(
-            f"{asked.name} is no quantized format",
+            f"{requested.name} is no quantized format",
             (),
-            [f"rung convert {quoted(name_of(card.path))} DST --format {asked.name}"],
+            [f"rung convert {quoted(name_of(card.path))} DST --format {requested.name}"],
         )
-    base = asked.base if isinstance(asked, Mixture) else asked
+    base = requested.base if isinstance(requested, Mixture) else requested
     if not base.encodes and not any(tensor.format == base.name or takes(tensor.role, base) for tensor in card.tensors):
         raise _read_only(base, f"{card.name} would be stored in it")
     _check_patterns(card, keep)
     subject = Subject.of_card(card)
-    chosen = {tensor.role: _chosen(card, subject, tensor, kind, asked, keep) for tensor in card.tensors}
+    chosen = {tensor.role: _chosen(card, subject, tensor, kind, requested, keep) for tensor in card.tensors}
     _check(card, kind, chosen, takes)
-    notes = (*_notes(card, chosen), *_undivided(asked, chosen))
+    notes = (*_notes(card, chosen), *_undivided(requested, chosen))
     if kind == "gguf":
-        return to_gguf(card, asked, chosen, notes)
-    return to_folder(card, kind, asked, chosen, notes)
+        return to_gguf(card, requested, chosen, notes)
+    return to_folder(card, kind, requested, chosen, notes)
 
 
 def to_gguf(
-    card: ModelCard, asked: Format | Mixture, chosen: Mapping[str, tuple[Format, str]], notes: tuple[str, ...]
+    card: ModelCard, requested: Format | Mixture, chosen: Mapping[str, tuple[Format, str]], notes: tuple[str, ...]
 ) -> Job:
     """One GGUF file; its metadata is the source's own, or made of the folder."""
     if card.kind == "gguf":
@@ -131,11 +131,11 @@ def to_gguf(
             for key, data in gguf_file.raw_pairs(Path(path)).items()
             if key not in _REPLACED and not key.startswith((_OF_SPLITS, _OF_SOURCE))
         )
-        said = {"general.file_type": gguf_keys.file_type(asked), "general.quantization_version": 2}
+        said = {"general.file_type": gguf_keys.file_type(requested), "general.quantization_version": 2}
         pairs += tuple(pair(key, value) for key, value in said.items())
         steps = tuple(_step(tensor, tensor.name, chosen) for tensor in card.tensors)
         return Job(card, steps, Gguf(), True, folder_config.constants(card), pairs, notes=notes)
-    metadata, constants = gguf_keys.keys(card, asked)
+    metadata, constants = gguf_keys.keys(card, requested)
     notes += gguf_keys.unsaid(card, metadata, constants)
     metadata |= vocabulary.tokenizer_keys(card)
     if not card.tokenizer:
@@ -148,7 +148,7 @@ def to_gguf(
 def to_folder(
     card: ModelCard,
     kind: str,
-    asked: Format | Mixture,
+    requested: Format | Mixture,
     chosen: Mapping[str, tuple[Format, str]],
     notes: tuple[str, ...],
 ) -> Job:
@@ -171,10 +171,10 @@ def to_folder(
     }[kind]()
     for key in ("quantization_config", "compression_config"):  # the source's; what is written says its own
         config.pop(key, None)
-    config |= _config_of(kind, card, asked, steps)
+    config |= _config_of(kind, card, requested, steps)
     if kind == "plain":
         config.pop("torch_dtype", None)
-        config["dtype"] = folder_config.TORCH[asked.name]
+        config["dtype"] = folder_config.TORCH[requested.name]
     text = json.dumps(config, indent=2, ensure_ascii=False).encode()
     return Job(card, steps, style, False, small=small | {"config.json": text}, notes=notes)
 
@@ -225,7 +225,7 @@ def _chosen(
     subject: Subject,
     tensor: Tensor,
     kind: str,
-    asked: Format | Mixture,
+    requested: Format | Mixture,
     keep: Mapping[str, Format],
 ) -> tuple[Format, str]:
     """The format of a tensor, with the reason where it is another than the one asked for."""
@@ -235,10 +235,10 @@ def _chosen(
     for pattern, format in keep.items():
         if any(matches(name, pattern) for name in names.aliases(card, tensor)):
             return format, f"--keep {pattern}"
-    if kind in _LINEAR_ONLY and not is_linear(tensor) and isinstance(asked, Format):
+    if kind in _LINEAR_ONLY and not is_linear(tensor) and isinstance(requested, Format):
         stays = plain_dtype(card) if card.kind == "gguf" else tensor.format
         return formats.get(stays), "embeddings and heads stay as they are"
-    return format_of(subject, tensor, asked)
+    return format_of(subject, tensor, requested)
 
 
 def plain_dtype(card: ModelCard) -> str:
@@ -345,24 +345,24 @@ def _notes(card: ModelCard, chosen: Mapping[str, tuple[Format, str]]) -> tuple[s
     )
 
 
-def _undivided(asked: Format | Mixture, chosen: Mapping[str, tuple[Format, str]]) -> tuple[str, ...]:
+def _undivided(requested: Format | Mixture, chosen: Mapping[str, tuple[Format, str]]) -> tuple[str, ...]:
     """A word about matrices whose rows are no whole blocks of the format that was asked for."""
-    if isinstance(asked, Mixture):
+    if isinstance(requested, Mixture):
         return ()
     found = [format.name for format, reason in chosen.values() if reason.startswith(f"{format.name}: blocks of ")]
     if not found:
         return ()
     matrices = f"{len(found)} matrices" if len(found) > 1 else "a matrix"
     made = ", ".join(sorted(set(found)))
-    return (f"{matrices} in {made}, the next better format: blocks of {asked.block} do not divide their rows",)
+    return (f"{matrices} in {made}, the next better format: blocks of {requested.block} do not divide their rows",)
 
 
 # ---- configurations
 
 
-def _config_of(kind: str, card: ModelCard, asked: Format | Mixture, steps: Sequence[Step]) -> dict[str, Any]:
+def _config_of(kind: str, card: ModelCard, requested: Format | Mixture, steps: Sequence[Step]) -> dict[str, Any]:
     """``quantization_config`` for transformers."""
-    base = asked.base if isinstance(asked, Mixture) else asked
+    base = requested.base if isinstance(requested, Mixture) else requested
     linear = [step for step in steps if len(step.tensor.shape) > 1]
     plain = [_module(step) for step in linear if lossless(step.format) and is_linear(step.tensor)]
     if kind == "rung":

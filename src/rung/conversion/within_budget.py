@@ -139,16 +139,8 @@ def budgeted(
     """
     if budget.format is not None:
         job = quantizing(found.card, kind, budget.format, keep, found.rounder.takes)
-        return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_told(found, job, None))), None
-    options = dict(found.options)
-    takes = found.rounder.takes
-    steps = quantizing(found.card, kind, "q8_0", keep, takes).steps if keep else ()
-    kept = {step.tensor.role: step.format for step in steps}
-    for tensor in matrices(found.card):
-        own = kept.get(tensor.role)
-        if own is not None and any(matches(name, pattern) for name in aliases(found.card, tensor) for pattern in keep):
-            same = [each for each in options[tensor.role] if each.format == own]
-            options[tensor.role] = tuple(same) or (Option(own, own.bytes(tensor.shape), 0.0),)
+        return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_metadata(found, job, None))), None
+    options = _with_kept(found, keep, kind)
     room: int | None = budget.size
     cost: Cost = "bytes"
     if budget.device is not None:
@@ -173,6 +165,19 @@ def budgeted(
     return replace(job, rounder=found.rounder, notes=job.notes + note), choice
 
 
+def _with_kept(found: Calibration, keep: dict[str, Format], kind: str) -> dict[str, tuple[Option, ...]]:
+    """Return the options of each matrix; those that ``keep`` names have one."""
+    options = dict(found.options)
+    steps = quantizing(found.card, kind, "q8_0", keep, found.rounder.takes).steps if keep else ()
+    kept = {step.tensor.role: step.format for step in steps}
+    for tensor in matrices(found.card):
+        own = kept.get(tensor.role)
+        if own is not None and any(matches(name, pattern) for name in aliases(found.card, tensor) for pattern in keep):
+            same = [each for each in options[tensor.role] if each.format == own]
+            options[tensor.role] = tuple(same) or (Option(own, own.bytes(tensor.shape), 0.0),)
+    return options
+
+
 def _job(found: Calibration, choice: Choice, kind: str) -> Job:
     """Return the job that stores each tensor as chosen; the file says that it is of the most frequent format."""
     by_role = {tensor.role: tensor for tensor in matrices(found.card)}
@@ -182,17 +187,17 @@ def _job(found: Calibration, choice: Choice, kind: str) -> Job:
         sizes[fmt.name] = sizes.get(fmt.name, 0) + fmt.bytes(by_role[role].shape)
     job = quantizing(found.card, kind, max(sizes, key=lambda name: sizes[name]), choice.formats, found.rounder.takes)
     steps = tuple(replace(step, reason="budget") if step.reason.startswith("--keep") else step for step in job.steps)
-    return replace(job, steps=steps, pairs=(*job.pairs, *_told(found, job, choice.divergence)))
+    return replace(job, steps=steps, pairs=(*job.pairs, *_metadata(found, job, choice.divergence)))
 
 
-def _told(found: Calibration, job: Job, expected: float | None) -> list[bytes]:
+def _metadata(found: Calibration, job: Job, expected: float | None) -> list[bytes]:
     """Return the metadata of a budget for a GGUF file, with NaN in the place of each measure that is made later."""
     if not job.single:
         return []
-    said = {"text": found.name, "text_sha256": found.digest} | ({} if expected is None else {"expected_kl": expected})
+    facts = {"text": found.name, "text_sha256": found.digest} | ({} if expected is None else {"expected_kl": expected})
     nothing = Measured(math.nan, math.nan, math.nan, math.nan, found.held_out[:, 1:].numel())
     nothing = replace(nothing, kinds=FrozenDict(dict.fromkeys(found.kinds, math.nan)))
-    return [pair(f"{_KEY}.{key}", value) for key, value in (said | _measures(nothing)).items()]
+    return [pair(f"{_KEY}.{key}", value) for key, value in (facts | _measures(nothing)).items()]
 
 
 def _measures(measured: Measured) -> dict[str, float | int]:

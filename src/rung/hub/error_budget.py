@@ -39,10 +39,10 @@ Rounding = Callable[[Tensor, Format, str], Encoded]
 def check_budget(format: str | None, max_kl: float | None, size: int | str | None, text: str | None) -> int | None:
     """Return the bytes of ``size``. Raises ``UsageError`` for a budget that makes no sense."""
     if sum(each is not None for each in (format, max_kl, size)) != 1 or (max_kl is None and size is None):
-        given = {"format": format, "max_kl": max_kl, "size": size, "text": text}
+        arguments = {"format": format, "max_kl": max_kl, "size": size, "text": text}
         raise UsageError(
             "A format, max_kl or size: one of the three says how good or how small the model must be.",
-            ["given: " + ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)],
+            ["given: " + ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value is not None)],
             ["rung.QuantizationConfig(max_kl=0.02)", 'rung.QuantizationConfig(size="120MB")'],
             code="options-exclude-each-other",
         )
@@ -73,18 +73,18 @@ def choose(model: Any, config: Any, files: Iterable[str]) -> Rounding:
             job, choice = search.budgeted(found, budget, fixed, "rung")
         except UsageError as error:
             raise UsageError(error.cause, error.facts, map(_as_argument, error.ways_out), code=error.code) from error
-    said = json.loads(job.small["config.json"])["quantization_config"]
+    settings = json.loads(job.small["config.json"])["quantization_config"]
     names = [name for name, layer in model.named_modules(remove_duplicate=False) if kind_of(layer)]
-    place = _Places(names, model.base_model_prefix)
-    config.format, config.embeddings = said["format"], None
-    config.keep = {name: fmt for known, fmt in said.get("keep", {}).items() if (name := place.of(known))}
-    config.skip = list(dict.fromkeys([*config.skip, *filter(None, map(place.of, said["skip"]))]))
+    layers = _LayerNames(names, model.base_model_prefix)
+    config.format, config.embeddings = settings["format"], None
+    config.keep = {name: fmt for known, fmt in settings.get("keep", {}).items() if (name := layers.of(known))}
+    config.skip = list(dict.fromkeys([*config.skip, *filter(None, map(layers.of, settings["skip"]))]))
     config.max_kl = config.size = config.text = None
     config.expected_kl = choice.divergence
-    return _rounding(found.rounder, job, place)
+    return _rounding(found.rounder, job, layers)
 
 
-class _Places:
+class _LayerNames:
     """Find the layers of a model by the names that its files have for them: a body alone lacks their prefix."""
 
     def __init__(self, names: Sequence[str], prefix: str) -> None:
@@ -137,10 +137,10 @@ def _fixed(card: ModelCard, config: Any) -> dict[str, Format]:
     return skipped | {pattern: formats.get(name) for pattern, name in config.keep.items()} | outer
 
 
-def _rounding(rounder: Any, job: Any, place: _Places) -> Rounding:
+def _rounding(rounder: Any, job: Any, layers: _LayerNames) -> Rounding:
     """Return a function that rounds the weights of the job's model for its text, others plainly."""
     found: Mapping[str, str] = {
-        f"{place.of(step.name.removesuffix('.weight'))}.weight": step.tensor.role for step in job.steps
+        f"{layers.of(step.name.removesuffix('.weight'))}.weight": step.tensor.role for step in job.steps
     }
     roles = dict(found)
     if job.card.decoder.tied_head:

@@ -34,7 +34,7 @@ class Full(Exception):
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A piece of a segment; ``before`` and ``after`` are its neighbors there. ``asked`` is what was requested."""
+    """A piece of a segment; ``before`` and ``after`` are its neighbors there. ``requested`` bytes are used."""
 
     size: int
     address: int
@@ -116,8 +116,8 @@ class Allocator:
             peaks = self._peaks
             if self.allocated > peaks["allocated"]:
                 peaks["allocated"] = self.allocated
-            if self.requested > peaks["asked"]:
-                peaks["asked"] = self.requested
+            if self.requested > peaks["requested"]:
+                peaks["requested"] = self.requested
             if self.active > peaks["active"]:
                 peaks["active"] = self.active
             return block
@@ -134,7 +134,7 @@ class Allocator:
                     self.reserved -= block.size
 
     def stats(self) -> dict[str, int]:
-        """``allocated``, ``reserved``, ``asked`` (bytes) and ``active`` (blocks) now, and ``peak_`` of each."""
+        """``allocated``, ``reserved``, ``requested`` (bytes) and ``active`` (blocks) now, and ``peak_`` of each."""
         with self._lock:
             self._drain()
             return self._now() | {f"peak_{name}": value for name, value in self._peaks.items()}
@@ -152,7 +152,12 @@ class Allocator:
             self._peaks = self._now()
 
     def _now(self) -> dict[str, int]:
-        return {"allocated": self.allocated, "reserved": self.reserved, "asked": self.requested, "active": self.active}
+        return {
+            "allocated": self.allocated,
+            "reserved": self.reserved,
+            "requested": self.requested,
+            "active": self.active,
+        }
 
     def _drain(self) -> None:
         """Counts what was given back and lets it wait."""

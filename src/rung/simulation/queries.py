@@ -114,7 +114,7 @@ class Questions:
         allocator = self._world.card_of(device).allocator
         stats, counts = allocator.stats(), allocator.counts
         found = {"num_alloc_retries": counts["retry"], "num_ooms": counts["out_of_memory"]}
-        names = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "requested_bytes": "asked"}
+        names = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "requested_bytes": "requested"}
         for name, counter in (names | {"active": "active", "allocation": "active"}).items():
             found[f"{name}.all.current"], found[f"{name}.all.peak"] = stats[counter], stats[f"peak_{counter}"]
         found["allocation.all.allocated"], found["allocation.all.freed"] = counts["allocation"], counts["free"]
