@@ -92,6 +92,8 @@ def serve(given: Sequence[str]) -> None:
     if "--ctx-size" in values and not encodes:  # llama-server divides it among its slots
         context = int(values["--ctx-size"]) // int(values.get("--parallel", "1"))
         command += ["--context", str(min(context, _DEMO_CONTEXT))]
+    if not encodes:  # llama-server has templates think unless it is told not to
+        command += ["--no-reasoning" if values.get("--reasoning") == "off" else "--reasoning"]
     if "--cors-origins" not in values:  # llama-server lets all pages call
         command += ["--origin", "*"]
     os.execv(sys.executable, command)

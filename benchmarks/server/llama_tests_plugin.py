@@ -1,6 +1,7 @@
 """pytest plugin for llama.cpp's server tests: no model is loaded before the first test, and no test hangs.
 
-Names of headers are compared without case, as HTTP has it; the tests know llama-server's spelling.
+Names of headers are compared without case, as HTTP has it; the tests know llama-server's spelling. Its ``--verbose``
+is a field of requests in ``rung serve``.
 
 It runs in the interpreter of those tests (``llama_tests``), so it imports nothing of rung.
 """
@@ -26,8 +27,10 @@ def pytest_configure(config: Any) -> None:
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     make_request = utils.ServerProcess.make_request
 
-    def with_any_case(*given: Any, **options: Any) -> Any:
-        found = make_request(*given, **options)
+    def with_any_case(server: Any, method: str, path: str, data: Any = None, *given: Any, **options: Any) -> Any:
+        if server.debug and path.endswith("/chat/completions"):
+            data = {"verbose": True, **data}
+        found = make_request(server, method, path, data, *given, **options)
         found.headers = CaseInsensitiveDict(found.headers)
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -125,6 +127,18 @@ def test_system_text_goes_into_the_first_user_turn_where_there_is_no_system_role
         merged = [{"role": "user", "content": "Be brief.\n\n" + USER["content"]}, *TALK[1:]]
         assert found == template.render(merged)
         assert template.render([SYSTEM]) == template.render([{"role": "user", "content": "Be brief."}])
+
+
+def test_a_template_gets_functions_as_text_and_a_date_where_it_reads_no_tools() -> None:
+    template = Template("{{ functions + ' ' + datetime + ' ' + messages[0].content }}")
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    today = datetime.now().strftime("%b %d %Y")
+    assert (
+        template.render([{"role": "user", "content": "Hi"}], tools=[tool])
+        == f"{json.dumps([tool], indent=4)} {today} Hi"
+    )
+    assert template.render([{"role": "user", "content": "Hi"}]) == f"[] {today} Hi"
+    assert Template("{{ functions is defined }} {{ tools is none }}").render([USER]) == "False True"
 
 
 def test_messages_are_left_as_they_were() -> None:

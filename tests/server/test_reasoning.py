@@ -58,6 +58,17 @@ def test_openais_client_gets_it_apart(thinker):
         assert client.chat.completions.create(**options, response_format=schema).choices[0].message.content in "12"
 
 
+def test_the_server_says_whether_models_think(thinker, tmp_path):
+    question = {"messages": HELLO, "chat_template_kwargs": {"enable_thinking": False}}
+    without = thinker.call("/apply-template", question)[1]["prompt"]
+    with serving(tmp_path, thinker.name, "--no-reasoning") as server:
+        assert server.call("/apply-template", {"messages": HELLO})[1]["prompt"] == without
+        body = {"messages": HELLO, "max_tokens": 8}
+        assert server.call("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+        thinks = server.call("/v1/chat/completions", {**body, "reasoning_effort": "low"})[1]
+        assert thinks["choices"][0]["message"]["reasoning_content"]
+
+
 def test_anthropics_client_gets_it_as_a_block(thinker):
     with anthropic.Anthropic(base_url=thinker.url, api_key="none", max_retries=0) as client:
         options = {"model": thinker.name, "messages": HELLO, "max_tokens": 40}

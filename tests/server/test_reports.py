@@ -107,6 +107,18 @@ def test_a_prompt_that_is_too_long_has_both_numbers(server, model, path):
     assert error["n_prompt_tokens"] > error["n_ctx"]
 
 
+def _text(answer):
+    """Return the text of an answer of OpenAI's, Anthropic's or ollama's endpoints."""
+    if "choices" in answer:
+        return answer["choices"][0]["message"]["content"]
+    return answer["message"]["content"] if "message" in answer else answer["content"][0]["text"]
+
+
+def test_a_template_may_write_more_than_the_context_holds(server):
+    messages = [{"role": "user", "content": "word " * 2000}]
+    assert "word " * 1999 in server.call("/apply-template", {"messages": messages})[1]["prompt"]
+
+
 def test_an_answer_goes_on_from_the_last_message(server, model):
     asked = [{"role": "user", "content": "hello"}]
     begun = [*asked, {"role": "assistant", "content": "I do"}]
@@ -119,6 +131,12 @@ def test_an_answer_goes_on_from_the_last_message(server, model):
         model.start(model.chat_ids(asked) + model.tokenizer.encode("I do", bos=False), goes_on=False, max_tokens=4)
     )
     assert server.call("/v1/chat/completions", {**body, "add_generation_prompt": True})[0] == 400
+    again = {"model": "demo", "messages": begun, "max_tokens": 4}
+    local = {"model": "demo", "messages": begun, "options": {"num_predict": 4}, "stream": False}
+    for path, given in (("/v1/chat/completions", again), ("/v1/messages", again), ("/api/chat", local)):
+        assert _text(server.call(path, given)[1]) == found, path
+    begins = server.call("/apply-template", {"messages": begun, "add_generation_prompt": True})[1]["prompt"]
+    assert begins == model.chat_text(begun)
     assert server.call("/v1/chat/completions", {**body, "messages": asked})[0] == 400
     plain = server.call("/apply-template", {"messages": asked, "add_generation_prompt": False})[1]["prompt"]
     assert model.chat_text(asked).startswith(plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from functools import cached_property, partial
 from importlib.util import find_spec
 from os import PathLike
@@ -423,8 +424,9 @@ class Model:
         continues_last: bool = False,
     ) -> str:
         """Return the text of messages by the chat template, with the functions that an answer may call.
-        ``template_kwargs`` are further variables of the template, such as ``enable_thinking``. ``begins_answer``: the
-        beginning of an answer follows; ``continues_last``: so does the text of the last message, as that of the answer.
+        ``template_kwargs`` are further variables of the template, such as ``enable_thinking``; ``date_string`` is
+        today, as Llama's has it, unless it is among them. ``begins_answer``: the beginning of an answer follows;
+        ``continues_last``: so does the text of the last message, as that of the answer.
 
         Raises ``TemplateError``, ``UsageError``.
         """
@@ -435,15 +437,16 @@ class Model:
                 ["generate(prompt, raw=True)", f'rung run {quoted(name_of(self.card.path))} --raw "Once upon a time"'],
                 code="chat-template-missing",
             )
+        variables = {"date_string": date.today().strftime("%d %b %Y"), **(template_kwargs or {})}
         if not continues_last:
-            return self._template.render(messages, answer=begins_answer, tools=tools, kwargs=template_kwargs)
+            return self._template.render(messages, answer=begins_answer, tools=tools, kwargs=variables)
         if len(messages) < 2 or messages[-1].get("role") != "assistant":
             raise UsageError(
                 "Only an assistant's message that follows others can be continued.",
                 [f"the last of {count(len(messages), 'message')} is of no assistant, or the only one"],
                 ["end the messages with one whose role is assistant", "ask for a new answer"],
             )
-        begun = self._template.render(messages[:-1], tools=tools, kwargs=template_kwargs)
+        begun = self._template.render(messages[:-1], tools=tools, kwargs=variables)
         return begun + str(messages[-1].get("content") or "")
 
     def use_template(self, source: str) -> None:

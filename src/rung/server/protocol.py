@@ -27,7 +27,7 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
     to be lower than the best; ``system`` the system prompt of conversations that have none; ``slots`` the folder
     of saved slots (``DIR`` or ``DIR:SIZE``), if there is one; ``template`` a chat template in the place of the
-    model's own."""
+    model's own; ``thinks`` whether it thinks where a request does not say, None for its template's own way."""
 
     model: str
     options: dict[str, Any] = {}
@@ -36,6 +36,7 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     system: str = ""
     slots: str = ""
     template: str = ""
+    thinks: bool | None = None
 
 
 class Proceed(msgspec.Struct, tag=True, frozen=True):
@@ -142,8 +143,8 @@ class Decode(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Render(msgspec.Struct, tag=True, kw_only=True):
-    """Give the text of messages and tools by the chat template, and how many tokens it has. ``begins_answer`` and
-    ``continues_last`` are those of ``Model.chat_text``."""
+    """Give the text of messages and tools by the chat template, and with ``counts`` how many tokens it has, which must
+    fit the context. ``begins_answer`` and ``continues_last`` are those of ``Model.chat_text``."""
 
     id: int = 0
     messages: list[dict[str, Any]]
@@ -151,6 +152,7 @@ class Render(msgspec.Struct, tag=True, kw_only=True):
     template_kwargs: dict[str, Any] = {}
     begins_answer: bool = True
     continues_last: bool = False
+    counts: bool = True
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):

@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
 
@@ -57,20 +58,27 @@ def _to_json(
 
 
 @lru_cache(4)
-def _compile(source: str) -> jinja2.Template:
+def _compile(source: str) -> tuple[jinja2.Template, bool]:
+    """Return a template, and whether it reads ``functions`` and no ``tools``, as Fireworks' do."""
     # The same names and options as transformers gives templates.
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     environment.globals["dict"] = _Dict()
-    return environment.from_string(source)
+    unset = jinja2.meta.find_undeclared_variables(environment.parse(source)) if "functions" in source else set()
+    return environment.from_string(source), "functions" in unset and "tools" not in unset
 
 
 def _render(request: dict[str, Any]) -> str:
     pieces: list[str] = []
     left = int(request["characters"])
-    for piece in _compile(request["source"]).generate(**request["variables"]):
+    template, reads_functions = _compile(request["source"])
+    variables = request["variables"]
+    if reads_functions:
+        functions = json.dumps(variables.get("tools") or [], indent=4, ensure_ascii=False)
+        variables = {"functions": functions, "datetime": datetime.now().strftime("%b %d %Y"), **variables}
+    for piece in template.generate(**variables):
         left -= len(piece)
         if left < 0:
             raise ValueError(f"it writes more than {request['characters']:,} characters")

@@ -15,6 +15,7 @@ from rung.server.api.openai_fields import (
     Share,
     StopText,
     Tokens,
+    ends_in_answer,
     schema_grammar,
 )
 from rung.server.api.tools import FunctionName
@@ -186,7 +187,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def to_render(self) -> Render:
         """Return the question for the tokens of the prompt."""
-        return Render(messages=self.to_template(), tools=[each.to_template() for each in self.callable_tools])
+        messages, tools = self.to_template(), [each.to_template() for each in self.callable_tools]
+        return Render(messages=messages, tools=tools, continues_last=ends_in_answer(messages))
 
     def reasoning(self) -> ReasoningOptions:
         """Return how the model thinks; ``adaptive`` is the template's own way."""
@@ -217,8 +219,10 @@ class MessagesRequest(CountRequest, kw_only=True):
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.stop_sequences:
             options["stop"] = self.stop_sequences
+        messages = self.to_template()
         return Generate(
-            messages=self.to_template(),
+            messages=messages,
+            continues_last=ends_in_answer(messages),
             options=options,
             grammar=self._grammar(),
             tools=[each.to_template() for each in self.callable_tools],

@@ -15,7 +15,16 @@ from rung.core.version import __version__
 from rung.engine.chat import has_reasoning
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_embeddings import vectors
-from rung.server.api.openai_fields import MOST_MESSAGES, MOST_TOKENS, Penalty, Repeat, Share, StopText, schema_grammar
+from rung.server.api.openai_fields import (
+    MOST_MESSAGES,
+    MOST_TOKENS,
+    Penalty,
+    Repeat,
+    Share,
+    StopText,
+    ends_in_answer,
+    schema_grammar,
+)
 from rung.server.api.tools import Choice, Tool, call_grammar
 from rung.server.engines import Engine
 from rung.server.errors import ApiError, ollama_error
@@ -120,8 +129,10 @@ class ChatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         form, call = _grammar(self.format), call_grammar(self.tools or (), self.tool_choice)
         if form is not None and call is not None:
             raise ApiError(400, "An answer is a call or of a form.", param="tool_choice", code="invalid_value")
+        messages = [each.to_template() for each in self.messages]
         return Generate(
-            messages=[each.to_template() for each in self.messages],
+            messages=messages,
+            continues_last=ends_in_answer(messages),
             options={} if self.options is None else self.options.to_options(),
             grammar=form or call,
             tools=[each.to_template() for each in self.callable_tools],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from rung.server.api.openai_fields import (
     SlotNumber,
     TemplateKwargs,
     Tokens,
+    ends_in_answer,
     ends_of,
     lora_scales,
     named_slot,
@@ -72,8 +73,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ChatRequest(Sampled, kw_only=True):
     """A body of ``/v1/chat/completions``. The fields from ``id_slot`` on are llama.cpp's: ``timings_per_token`` and
-    ``return_progress`` are for streams, ``verbose`` adds the prompt as it was read and the settings. vLLM's
-    ``continue_final_message`` has the answer go on from the last message; ``add_generation_prompt`` is its opposite."""
+    ``return_progress`` are for streams, ``verbose`` adds the prompt as it was read and the settings. An answer
+    goes on from a last message that is the assistant's; vLLM's ``continue_final_message``, and
+    ``add_generation_prompt`` as its opposite, say whether it does."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Tokens | None = None
@@ -105,8 +107,9 @@ class ChatRequest(Sampled, kw_only=True):
         form, call = self.form(), call_grammar(self.tools or (), self.tool_choice)
         if form is not None and call is not None:
             raise ApiError(400, "An answer is a call or of a form.", param="tool_choice", code="invalid_value")
+        messages = [each.to_template() for each in self.messages]
         return Generate(
-            messages=[each.to_template() for each in self.messages],
+            messages=messages,
             options=options,
             n=self.n or 1,
             grammar=form or call,
@@ -118,21 +121,22 @@ class ChatRequest(Sampled, kw_only=True):
             times=bool(self.timings_per_token and self.stream),
             progress=bool(self.return_progress and self.stream),
             details=bool(self.verbose),
-            continues_last=self._continues(),
+            continues_last=continues(messages, self.add_generation_prompt, self.continue_final_message),
         )
-
-    def _continues(self) -> bool:
-        """Return whether the answer goes on from the last message. Raises ``ApiError`` for fields at odds."""
-        continues, begins = bool(self.continue_final_message), self.add_generation_prompt
-        if begins is not None and begins == continues:
-            message = "An answer begins (add_generation_prompt) or goes on (continue_final_message): one is true."
-            raise ApiError(400, message, param="continue_final_message", code="invalid_value")
-        return continues
 
     @property
     def callable_tools(self) -> list[Tool]:
         """Return the tools that the answer may call."""
         return [] if self.tool_choice == "none" else self.tools or []
+
+
+def continues(messages: Sequence[Mapping[str, Any]], begins: bool | None, goes_on: bool | None) -> bool:
+    """Return whether an answer goes on from the last message, by ``add_generation_prompt`` and
+    ``continue_final_message`` of a body. Raises ``ApiError`` where these are at odds."""
+    if begins and goes_on:
+        message = "An answer begins (add_generation_prompt) or goes on (continue_final_message): one is true."
+        raise ApiError(400, message, param="continue_final_message", code="invalid_value")
+    return not begins and ends_in_answer(messages) if goes_on is None else goes_on
 
 
 async def chat(call: Call, body: ChatRequest) -> Response:
@@ -171,7 +175,12 @@ async def input_tokens(call: Call, body: ChatRequest) -> Response:
     """Count the tokens of a prompt."""
     _, engine = call.service.engine(body.model)
     generate = body.to_generate()
-    render = Render(messages=generate.messages, tools=generate.tools, template_kwargs=generate.template_kwargs)
+    render = Render(
+        messages=generate.messages,
+        tools=generate.tools,
+        template_kwargs=generate.template_kwargs,
+        continues_last=generate.continues_last,
+    )
     return json_response({"input_tokens": (await engine.ask(render))["tokens"]})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -48,6 +48,13 @@ SlotNumber = Annotated[int, Meta(ge=-1, le=2**20)]
 def named_slot(number: int | None) -> int | None:
     """Return the number of the slot that an answer takes, None for any."""
     return None if number is None or number < 0 else number
+
+
+def ends_in_answer(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the last message is the beginning of an answer, which then goes on: an assistant's text that
+    follows other messages, without calls."""
+    last = messages[-1] if len(messages) > 1 else {}
+    return last.get("role") == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
 
 
 def reasoning_options(effort: str | None, budget: int | None = None) -> ReasoningOptions:

@@ -62,6 +62,7 @@ from rung.server.protocol import (
     Progress,
     Queued,
     Ready,
+    ReasoningOptions,
     Render,
     Started,
     Stats,
@@ -153,9 +154,9 @@ class _Answer:
 class EngineChild:
     """Answer requests with one model."""
 
-    def __init__(self, channel: Channel, model: Model, system: str, adapters: ScaledAdapters, slots: Slots) -> None:
-        self._channel, self._model, self._system, self._adapters = channel, model, system, adapters
-        self._slots = slots
+    def __init__(self, channel: Channel, model: Model, load: Load, adapters: ScaledAdapters, slots: Slots) -> None:
+        self._channel, self._model, self._system, self._adapters = channel, model, load.system, adapters
+        self._slots, self._thinks = slots, load.thinks
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
@@ -200,11 +201,7 @@ class EngineChild:
             case Decode():
                 value = tokenizer.decode(question.tokens, special=True)
             case Render():
-                messages, tools, kwargs = self._with_system(question.messages), question.tools, question.template_kwargs
-                begins, goes_on = question.begins_answer, question.continues_last
-                text = model.chat_text(messages, tools, kwargs, begins_answer=begins, continues_last=goes_on)
-                ids = model.chat_ids(messages, tools, kwargs, begins_answer=begins, continues_last=goes_on)
-                value = {"text": text, "tokens": len(ids)}
+                value = self._render(question)
             case Embed():
                 found = model.embed(question.texts, truncate=question.truncate)
                 tokens = sum(map(len, model.embedding_ids(question.texts)))
@@ -212,6 +209,15 @@ class EngineChild:
             case ActOnSlot():
                 value = self._slots.act(question)
         self._channel.send(Value(question.id, value))
+
+    def _render(self, question: Render) -> dict[str, object]:
+        """Return the text of messages, and how many tokens it has. Raises ``RungError``."""
+        messages, kwargs = self._with_system(question.messages), _thinking(self._thinks) | question.template_kwargs
+        ending = {"begins_answer": question.begins_answer, "continues_last": question.continues_last}
+        text = self._model.chat_text(messages, question.tools, kwargs, **ending)
+        if not question.counts:
+            return {"text": text}
+        return {"text": text, "tokens": len(self._model.chat_ids(messages, question.tools, kwargs, **ending))}
 
     def _with_system(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return a conversation with the system prompt of the server, if it has none of its own."""
@@ -234,7 +240,7 @@ class EngineChild:
         chats = bool(message.messages)
         if chats:
             messages = self._with_system(message.messages)
-            kwargs = _template_kwargs(model, message)
+            kwargs = {**_thinking(self._thinks), **_template_kwargs(model, message)}
             prompts = [model.chat_ids(messages, message.tools, kwargs, continues_last=message.continues_last)]
         else:
             prompts = [_prompt_ids(model, each) for each in message.prompts]
@@ -261,7 +267,9 @@ class EngineChild:
         """Return a factory for the mask of each answer: that of a grammar, else that of an end of reasoning."""
         if message.grammar is not None:
             return partial(self._grammars.mask, self._grammars.compile(message.grammar))
-        budget = 0 if message.reasoning.enabled is False else message.reasoning.budget
+        wanted = message.reasoning
+        thinks = self._thinks if wanted == ReasoningOptions() else wanted.enabled
+        budget = 0 if thinks is False else wanted.budget
         if budget is None or not self._model.has_reasoning:
             return lambda: None
         vocabulary = self._model.backend.vocabulary
@@ -441,11 +449,15 @@ def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:
     options, found = message.reasoning, dict[str, object]()
     if (options.enabled or options.effort) and not model.has_reasoning:
         raise UsageError(f"{model.card.name} does not reason: its chat template has no marks for that.")
-    if options.enabled is not None:
-        found |= {"enable_thinking": options.enabled, "thinking": options.enabled}
+    found |= _thinking(options.enabled)
     if options.effort is not None:
         found["reasoning_effort"] = options.effort
     return {**found, **message.template_kwargs}
+
+
+def _thinking(enabled: bool | None) -> dict[str, bool]:
+    """Return the variables by which templates have their model think or not; none for their own way."""
+    return {} if enabled is None else {"enable_thinking": enabled, "thinking": enabled}
 
 
 def _is_over(answer: _Answer) -> bool:
@@ -554,7 +566,7 @@ def main() -> None:
         _warm_up(model)
         rights = sandbox.enter(first, model)
         adapters = ScaledAdapters(model, first.options.get("adapters") or ())
-        child = EngineChild(channel, model, first.system, adapters, Slots(model, first.slots))
+        child = EngineChild(channel, model, first, adapters, Slots(model, first.slots))
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
         channel.send(Ready(_info(model, adapters, rights)))
         child.compute()

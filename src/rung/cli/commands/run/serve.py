@@ -89,6 +89,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    reasoning: Annotated[
+        bool | None,
+        typer.Option(
+            "--reasoning/--no-reasoning",
+            help="Whether models think first, where a request does not say; else as their templates have it.",
+            show_default=False,
+        ),
+    ] = None,
     open: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser, where there is a screen, when it can be used.")
     ] = False,
@@ -135,7 +143,8 @@ def serve(
         "offline": offline,
     }  # fmt: skip
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
-    more = {"system": system or "", "slots": slot_save_path or "", "template": _read_template(chat_template)}
+    template = _read_template(chat_template)
+    more = {"system": system or "", "slots": slot_save_path or "", "template": template, "thinks": reasoning}
     settings = server.Settings(
         _loads(models or [], alias, common, special, more, yes, quiet),
         options=common,
@@ -177,7 +186,7 @@ def _loads(
     alias: str | None,
     common: Mapping[str, Any],
     special: Mapping[str, Any],
-    more: Mapping[str, str],
+    more: Mapping[str, Any],
     yes: bool,
     quiet: bool,
 ) -> dict[str, Load]:

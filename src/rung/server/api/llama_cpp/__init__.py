@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from rung.core.version import __version__
 from rung.server.api.llama_cpp import completion, lora, slots
-from rung.server.api.openai_chat import Message
+from rung.server.api.openai_chat import Message, continues
 from rung.server.api.openai_fields import MOST_MESSAGES, TemplateKwargs
 from rung.server.api.tools import Tool
 from rung.server.http import json_response
@@ -37,13 +37,14 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/apply-template``. With ``continue_final_message`` the text of the last message begins the answer."""
+    """A body of ``/apply-template``. The text of a last message of the assistant begins the answer, as by
+    ``/v1/chat/completions``."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MOST_MESSAGES)]
     model: str | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
 
 
@@ -74,12 +75,14 @@ async def detokenize(call: Call, body: DetokenizeRequest) -> Response:
 async def apply_template(call: Call, body: TemplateRequest) -> Response:
     """Return the prompt that messages make."""
     _, engine = call.service.engine(body.model)
+    messages, begins = [each.to_template() for each in body.messages], body.add_generation_prompt
     question = Render(
-        messages=[each.to_template() for each in body.messages],
+        messages=messages,
         tools=[each.to_template() for each in body.tools or ()],
         template_kwargs=body.chat_template_kwargs or {},
-        begins_answer=body.add_generation_prompt,
-        continues_last=body.continue_final_message,
+        begins_answer=begins is not False,
+        continues_last=continues(messages, begins, body.continue_final_message),
+        counts=False,
     )
     found = await engine.ask(question)
     return json_response({"prompt": found["text"]})
