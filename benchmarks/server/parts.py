@@ -86,12 +86,13 @@ def memory(process: int, name: str = "VmRSS") -> int:
 
 
 @contextlib.contextmanager
-def serving(model: str, *arguments: str) -> Iterator[Server]:
-    """Run a server until the block ends."""
+def serving(model: str, *arguments: str, source: Path | None = None) -> Iterator[Server]:
+    """Run a server, of the version of rung in ``source`` where it is another, until the block ends."""
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said"
         command = [sys.executable, "-P", "-m", "rung", "serve", model, "--port", "0", *arguments]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        paths = [*([] if source is None else [str(source.resolve())]), *filter(None, sys.path)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with said.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
             try:
                 yield Server(process, said)

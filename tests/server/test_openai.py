@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -240,6 +241,52 @@ def test_an_answer_ends_with_its_client(server, endless, streams):
             assert time.monotonic() < until
     server.wait_idle()
     assert server.metric("rung_tokens_predicted_total") == before  # none of them ended by itself
+
+
+def read_events(content: bytes) -> tuple[str, list[dict]]:
+    """The text of a stream, however it is cut, and its other events and those of texts, each kind once."""
+    texts, kinds = [], {}
+    for each in content.decode().split("\n\n"):
+        if not each.startswith("data: {"):
+            continue
+        event = {name: value for name, value in json.loads(each[6:]).items() if name not in ("id", "created", "rung")}
+        for choice in event["choices"]:
+            place, name = (choice["delta"], "content") if "delta" in choice else (choice, "text")
+            texts.append(place.get(name) or "")
+            place[name], choice["logprobs"] = "" if place.get(name) else place.get(name), None
+        kinds[json.dumps(event)] = event
+    return "".join(texts), list(kinds.values())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_stream_comes_in_chunks_or_until_its_connection_closes(server, path):
+    prompt = {"messages": HELLO} if "chat" in path else {"prompt": 'say "\u00e9\n'}
+    body = json.dumps({**prompt, "max_tokens": 12, "temperature": 1, "seed": 5, "stream": True}).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    found = []
+    for _ in range(2):  # a connection takes another request after a stream
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        assert answer.getheader("transfer-encoding") == "chunked"
+        found.append(answer.read())
+    connection.close()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(
+            f"POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        head, _, whole = b"".join(iter(lambda: client.recv(2**16), b"")).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert whole.endswith(b"data: [DONE]\n\n")
+    assert read_events(whole) == read_events(found[0]) == read_events(found[1])
+
+
+def test_pieces_have_the_fields_of_those_with_log_probabilities(server):
+    body = {"messages": HELLO, "max_tokens": 12, "stream": True}
+    plain, full = (
+        read_events(server.call("/v1/chat/completions", {**body, **more})[1].encode())
+        for more in ({}, {"logprobs": True})
+    )
+    assert plain == full
 
 
 @pytest.mark.parametrize("as_ids", [True, False])

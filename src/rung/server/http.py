@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rung.server.connection import CONNECTION
 from rung.server.errors import ApiError, invalid_body
 
 #: Bytes of a body at most, and seconds that it may take to come.
@@ -26,6 +28,7 @@ PING_SECONDS = 5.0
 DONE = b"data: [DONE]\n\n"
 
 T = TypeVar("T")
+SendPart = Callable[[bytes], Awaitable[None]]
 to_json = msgspec.json.Encoder().encode
 
 
@@ -96,6 +99,13 @@ def event(data: Any, name: str = "") -> bytes:
     return head + b"data: " + to_json(data) + b"\n\n"
 
 
+def around_text(write: Callable[[str], bytes]) -> list[bytes]:
+    """Return what stands before and after a text, as JSON, in the events that ``write`` makes of texts: to join it with
+    the text costs a third of writing the event."""
+    mark = "text 7c1e4b"
+    return write(mark).split(to_json(mark))
+
+
 class Stream(Response):
     """A response whose parts come one by one. Where the client goes away, ``parts`` is closed at once.
 
@@ -117,38 +127,51 @@ class Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        work = asyncio.create_task(self._send_parts(send))
+        send_part = _sender(scope, send)
+        work = asyncio.create_task(self._send_parts(send_part))
         gone = asyncio.create_task(_until_gone(receive))
-        pings = asyncio.create_task(self._send_pings(send, scope.get(POSITION, lambda: 0)))
+        pings = asyncio.create_task(self._send_pings(send_part, scope.get(POSITION, lambda: 0)))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not gone.done():
                 work.result()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await _cancelled(work, gone, pings)
             await self._parts.aclose()
             if self._on_close is not None:
                 await self._on_close()
 
-    async def _send_parts(self, send: Send) -> None:
+    async def _send_parts(self, send: SendPart) -> None:
         async for part in self._parts:
-            self._last = asyncio.get_running_loop().time()
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._last = time.monotonic()
+            await send(part)
 
-    async def _send_pings(self, send: Send, position: Callable[[], int]) -> None:
-        loop = asyncio.get_running_loop()
-        self._last = loop.time()
+    async def _send_pings(self, send: SendPart, position: Callable[[], int]) -> None:
+        self._last = time.monotonic()
         await asyncio.sleep(FIRST_POSITION_SECONDS)  # its place is not known before
         while self._ping:
             if number := position():
                 await self._send_ping(send, b": queue position %d\n\n" % number)
                 await asyncio.sleep(POSITION_SECONDS)
-            elif loop.time() - self._last >= PING_SECONDS:
+            elif time.monotonic() - self._last >= PING_SECONDS:
                 await self._send_ping(send, self._ping)
             else:
-                await asyncio.sleep(min(self._last + PING_SECONDS - loop.time(), POSITION_SECONDS))
+                await asyncio.sleep(min(self._last + PING_SECONDS - time.monotonic(), POSITION_SECONDS))
 
-    async def _send_ping(self, send: Send, ping: bytes) -> None:
-        self._last = asyncio.get_running_loop().time()
-        await send({"type": "http.response.body", "body": ping, "more_body": True})
+    async def _send_ping(self, send: SendPart, ping: bytes) -> None:
+        self._last = time.monotonic()
+        await send(ping)
+
+
+def _sender(scope: Scope, send: Send) -> SendPart:
+    """Return what sends a part of a response that has begun: the connection itself, where it can."""
+    connection = scope.get(CONNECTION)
+    if connection is not None and connection.takes_chunks:
+        found: SendPart = connection.send_chunk
+        return found
+
+    async def send_part(data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    return send_part

@@ -82,8 +82,7 @@ class Answers:
         async for event in self._events:
             if isinstance(event, Finished):
                 self._totals.add(event)
-            assert not isinstance(event, Started)
-            yield event
+            yield event  # type: ignore[misc]  # ``Started`` was the first one
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the facts of an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and

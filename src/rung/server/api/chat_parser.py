@@ -61,6 +61,11 @@ class ChatParser:
         self._reasons, self._thought, self._calls, self._rest = reasons, False, 0, ""
         self._state, self._unmarked, self._shown = ("reasoning" if is_reasoning else "begin"), False, False
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether all text that comes from now on is text of the answer."""
+        return self._state == "text" and not self._names and not self._rest
+
     def push(self, text: str) -> list[Part]:
         """Return the parts that are known once the answer is longer by ``text``."""
         self._rest += text

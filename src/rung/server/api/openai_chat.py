@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,7 +32,7 @@ from rung.server.api.openai_fields import (
 from rung.server.api.shared.reports import progress, settings, timings
 from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar
 from rung.server.errors import ApiError, openai_error
-from rung.server.http import DONE, Stream, event, json_response
+from rung.server.http import DONE, Stream, around_text, event, json_response, to_json
 from rung.server.protocol import Delta, Finished, Generate, PromptRead, Render
 from rung.server.service import Answers, Call, post
 
@@ -136,7 +137,12 @@ def continues(messages: Sequence[Mapping[str, Any]], begins: bool | None, goes_o
     if begins and goes_on:
         message = "An answer begins (add_generation_prompt) or goes on (continue_final_message): one is true."
         raise ApiError(400, message, param="continue_final_message", code="invalid_value")
-    return not begins and ends_in_answer(messages) if goes_on is None else goes_on
+    if goes_on is not None or begins or not ends_in_answer(messages):
+        return bool(goes_on)
+    if messages[-2].get("role") == "assistant":
+        message = "The last two messages are the assistant's: which one goes on is not said (add_generation_prompt)."
+        raise ApiError(400, message, param="messages", code="invalid_value")
+    return True
 
 
 async def chat(call: Call, body: ChatRequest) -> Response:
@@ -213,6 +219,13 @@ class _Choice:
     def __init__(self, parser: ChatParser) -> None:
         self._parser, self._entries, self._calls = parser, list[dict[str, Any]](), 0
 
+    def push_text(self, each: Delta) -> bytes | None:
+        """Return the text that an answer got longer by, as JSON; None, and nothing is taken, where more than that is
+        to be looked at. Most events of streams are these, so they are to be cheap."""
+        if self._entries or each.logprobs or each.times is not None or not each.text or not self._parser.is_plain:
+            return None
+        return to_json(each.text)
+
     def push(self, each: Delta) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
         """Yield the pieces that are given out now that an answer got longer, each with its entries."""
         self._entries += each.logprobs or ()
@@ -249,6 +262,10 @@ async def _chunks(
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return event({**head, "choices": [choice], **more, **extra})
 
+    def piece(index: int, text: str) -> bytes:
+        return chunk(index, {"content": text})
+
+    around = [around_text(partial(piece, index)) for index in range(len(choices))]
     ends: list[Finished] = []
     try:
         for index in range(len(choices)):
@@ -258,6 +275,9 @@ async def _chunks(
                 case PromptRead():
                     yield chunk(each.index, {}, None, None, prompt_progress=progress(each))
                 case Delta():
+                    if (text := choices[each.index].push_text(each)) is not None:
+                        yield text.join(around[each.index])
+                        continue
                     extra = {} if each.times is None else {"timings": timings(each.times)}
                     for delta, entries in choices[each.index].push(each):
                         yield chunk(each.index, delta, None, chat_logprobs(entries), **extra)

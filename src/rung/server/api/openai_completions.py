@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -22,7 +23,7 @@ from rung.server.api.openai_fields import (
 from rung.server.api.shared.prompts import Prompts, prompts_of
 from rung.server.api.shared.reports import timings
 from rung.server.errors import ApiError, openai_error
-from rung.server.http import DONE, Stream, event, json_response
+from rung.server.http import DONE, Stream, around_text, event, json_response, to_json
 from rung.server.protocol import Delta, Echo, Finished, Generate
 from rung.server.service import Answers, Call, Choice, post
 
@@ -102,6 +103,7 @@ async def _chunks(
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return event({**head, "choices": [choice], **more})
 
+    around = [around_text(partial(chunk, number, reason=None, logprobs=None)) for number in range(generate.answers)]
     ends: list[Finished] = []
     try:
         for number in range(generate.answers if answers.echoes else 0):
@@ -109,7 +111,9 @@ async def _chunks(
             offsets[number] = sum(len(entry["token"]) for entry in echo.logprobs or ())
             yield chunk(number, echo.text, None, text_logprobs(echo.logprobs))
         async for each in answers:
-            if isinstance(each, Delta):
+            if isinstance(each, Delta) and each.logprobs is None:
+                yield to_json(each.text).join(around[each.index])
+            elif isinstance(each, Delta):
                 offset = offsets.get(each.index, 0)
                 offsets[each.index] = offset + sum(len(entry["token"]) for entry in each.logprobs or ())
                 yield chunk(each.index, each.text, None, text_logprobs(each.logprobs, offset))
