@@ -117,6 +117,14 @@ def test_documents_are_ordered_by_their_embeddings(tmp_path, server):
         query, *found = np.array([each["embedding"] for each in both["data"]])
         scores = [float(query @ each / np.linalg.norm(query) / np.linalg.norm(each)) for each in found]
         order = sorted(range(4), key=lambda number: -scores[number])
+        ids = encoder.call("/tokenize", {"content": "the cat"})[1]["tokens"]
+        whole = encoder.call("/tokenize", {"content": "the cat", "add_special": True})[1]["tokens"]
+        assert whole[1:-1] == ids
+        text = encoder.call("/detokenize", {"tokens": ids})[1]["content"]
+        assert encoder.call("/tokenize", {"content": text})[1]["tokens"] == ids
+        mixed = [{"prompt_string": "the cat"}, [whole[0], "the cat", whole[-1]], whole]
+        vectors = [each["embedding"] for each in encoder.call("/v1/embeddings", {"input": mixed})[1]["data"]]
+        assert vectors == [both["data"][0]["embedding"]] * 3
         answer = encoder.call("/v1/rerank", {"query": "the cat", "documents": texts, "return_documents": True})[1]
         assert [each["index"] for each in answer["results"]] == order
         assert order[0] == 3

@@ -99,7 +99,7 @@ def test_embeddings_are_the_models(openai_client, lama, model, server):
     assert np.array_equal(np.array([each.embedding for each in answer.data], np.float32), expected[1:2])
     mixed = server.call("/v1/embeddings", {"input": [texts[0], ids[1]]})[1]["data"]
     assert np.array_equal(np.array([each["embedding"] for each in mixed], np.float32), expected[:2])
-    for wrong in ([-1], [model.tokenizer.size], [[1], 2], [[]], [1.5], [["a"]], [2**40]):
+    for wrong in ([-1], [model.tokenizer.size], [[1], 2], [[]], [1.5], [["a", 2**40]], [2**40]):
         assert server.call("/v1/embeddings", {"input": wrong})[0] == 400
     assert server.call("/v1/embeddings", {"input": []})[0] == 400
     assert server.call("/v1/embeddings", {"input": "long " * 2000})[0] == 400

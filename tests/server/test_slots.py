@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
+from rung.engine.load import load
 from rung.server.child.slots import Slots
 from rung.server.protocol import ActOnSlot
+from tests.engine.test_adapters import adapted, base
 from tests.server.conftest import serving
 
+GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
 PROMPT = "the model has a plan for each device and the plan has a place for each layer of it"
 
 
@@ -154,3 +158,48 @@ def test_answers_go_on_while_a_slot_is_written(model, tmp_path, monkeypatch):
     last = model.start(model.prompt_ids(PROMPT), goes_on=True, max_tokens=6, owner="one")
     assert "".join(last) == said
     assert last.result["cached_tokens"] > 0
+
+
+def act(slots, action, slot=0):
+    """What an act on a slot of the key ``one`` counts."""
+    name = "" if action == "erase" else "plan"
+    return slots.act(ActOnSlot(action=action, slot=slot, name=name, owner="one"))
+
+
+def answer_of(model, adapter=None):
+    """An answer, whole."""
+    answer = model.start(model.prompt_ids(PROMPT), goes_on=True, max_tokens=6, owner="one", adapter=adapter)
+    list(answer)
+    return answer
+
+
+def test_a_slot_of_a_model_with_windows_is_restored(tmp_path):
+    first, second = (load(str(GGUF / "gemma3-f32.gguf"), context=128, format="f32") for _ in range(2))
+    assert any(layer.window for layer in first.card.decoder.layers)
+    slots = Slots(first, str(tmp_path / "slots"))
+    said = answer_of(first)
+    assert said.sequence.prompt > min(layer.window for layer in first.card.decoder.layers if layer.window)
+    slots.keep(0, said.sequence)
+    saved = act(slots, "save")
+    other = Slots(second, str(tmp_path / "slots"))
+    assert act(other, "restore", 0)["tokens"] == saved["tokens"] > 0
+    again = answer_of(second)
+    assert again.tokens == said.tokens
+    assert again.result["cached_tokens"] > 0
+
+
+def test_a_slot_of_an_adapter_is_restored_for_that_adapter(tmp_path):
+    adapted(base(tmp_path / "base")).save_pretrained(tmp_path / "adapter")
+    first, second = (load(str(tmp_path / "base"), context=128, format="f32", device="cpu") for _ in range(2))
+    for model in (first, second):
+        model.load_adapter([str(tmp_path / "adapter")], "tuned")
+    slots = Slots(first, str(tmp_path / "slots"))
+    plain, tuned = answer_of(first), answer_of(first, "tuned")
+    assert plain.tokens != tuned.tokens
+    slots.keep(0, tuned.sequence)
+    saved = act(slots, "save")
+    assert act(Slots(second, str(tmp_path / "slots")), "restore")["tokens"] == saved["tokens"] > 0
+    again, without = answer_of(second, "tuned"), answer_of(second)
+    assert again.tokens == tuned.tokens
+    assert again.result["cached_tokens"] > 0
+    assert (without.tokens, without.result["cached_tokens"]) == (plain.tokens, 0)

@@ -176,7 +176,12 @@ class Decoder:
 
 def tree_of(adapter: BoundAdapter | None, owner: str) -> str:
     """Return the owner of a tree of the prefix cache: keys and values of another adapter are others."""
-    return f"{owner}\0{adapter.key}" if adapter is not None and adapter.key else owner
+    return tree_of_key("" if adapter is None else adapter.key, owner)
+
+
+def tree_of_key(adapter: str, owner: str) -> str:
+    """Return the owner of a tree by the key of the adapter, empty for none."""
+    return f"{owner}\0{adapter}" if adapter else owner
 
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:

@@ -156,11 +156,11 @@ class Render(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):
-    """Give the embeddings of texts or token ids, each the bytes of f32 in little endian, and how many tokens these
-    have."""
+    """Give the embeddings of texts or token ids, which may have texts among them, each the bytes of f32 in little
+    endian, and how many tokens these have."""
 
     id: int = 0
-    texts: list[str | list[int]]
+    texts: list[str | list[int | str]]
     truncate: bool = False
 
 

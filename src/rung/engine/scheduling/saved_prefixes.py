@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 from zlib import crc32
@@ -23,9 +23,9 @@ from rung.engine.scheduling.prefix_cache import PrefixCache
 from rung.engine.scheduling.prefix_files import Bytes, NewFile, PrefixFile, hash_of, pack_head, unpack_head
 
 _SUFFIX, _PART = ".slot", ".part"
-_MAGIC = b"rungsl01"
-#: Magic, number of nodes, CRC-32 of the two.
-_HEAD = struct.Struct("<8sII")
+_MAGIC = b"rungsl02"
+#: Magic, number of nodes, bytes of the key of the adapter that follows, CRC-32 of all of them.
+_HEAD = struct.Struct("<8sIHI")
 
 
 class SavedPrefix:
@@ -40,9 +40,12 @@ class SavedPrefix:
         try:
             with open(path, "rb") as file:
                 self.nbytes = os.fstat(file.fileno()).st_size
-                magic, count, digest = _HEAD.unpack(file.read(_HEAD.size))
-                if magic != _MAGIC or digest != crc32(struct.pack("<I", count), crc32(magic)):
+                magic, count, length, digest = _HEAD.unpack(file.read(_HEAD.size))
+                key = file.read(length)
+                if magic != _MAGIC or digest != _digest(count, key):
                     raise ValueError("damaged")
+                #: The key of the adapter by which it was computed, empty for none.
+                self.adapter = key.decode()
                 for number in range(count):
                     self._read_node(file, number)
                 if file.tell() != self.nbytes:
@@ -95,17 +98,20 @@ class SavedPrefixes:
     def _path(self, owner: str, name: str) -> Path:
         return self._folder / (hash_of(self._identity, owner.encode(), name.encode()).hex() + _SUFFIX)
 
-    def save(self, nodes: Sequence[NewFile], owner: str, name: str) -> tuple[int, int]:
-        """Write nodes that follow each other; return how many tokens and bytes that are.
+    def save(self, nodes: Sequence[NewFile], owner: str, name: str, adapter: str = "") -> tuple[int, int]:
+        """Write nodes that follow each other, computed by the adapter of a key; return how many tokens and bytes that
+        are.
 
         Raises ``UsageError`` where the folder would have more than its bytes, ``DiskFull`` where nothing can be
         written.
         """
         path = self._path(owner, name)
-        count = _HEAD.size + sum(node.nbytes for node in nodes)
+        key = adapter.encode()
+        head = _HEAD.pack(_MAGIC, len(nodes), len(key), _digest(len(nodes), key)) + key
+        count = len(head) + sum(node.nbytes for node in nodes)
         try:
             self._check_room(path, count)
-            self._write(path, nodes)
+            self._write(path, head, nodes)
         except OSError as error:
             raise DiskFull(
                 f"The slot is not saved: {error.strerror or error}.", ways_out=["free space where --slot-save-path is"]
@@ -124,12 +130,11 @@ class SavedPrefixes:
                 ways_out=["save it under a name that is there", "rung serve --slot-save-path DIR:SIZE"],
             )
 
-    def _write(self, path: Path, nodes: Sequence[NewFile]) -> None:
+    def _write(self, path: Path, head: bytes, nodes: Sequence[NewFile]) -> None:
         number, part = tempfile.mkstemp(prefix=".", suffix=_PART, dir=self._folder)  # of mode 0600
         try:
             with open(number, "wb") as file:
-                counted = struct.pack("<I", len(nodes))
-                file.write(_HEAD.pack(_MAGIC, len(nodes), crc32(counted, crc32(_MAGIC))))
+                file.write(head)
                 for node in nodes:
                     file.write(pack_head(node))
                     for block in node.blocks.values():
@@ -142,8 +147,11 @@ class SavedPrefixes:
                 os.unlink(part)
             raise
 
-    def restore(self, prefixes: PrefixCache, owner: str, name: str) -> tuple[list[int], int, int]:
-        """Read a file into a tree; return its tokens, how many of them a sequence can begin with, and its bytes.
+    def restore(
+        self, prefixes: PrefixCache, owner: str, name: str, tree: Callable[[str], str]
+    ) -> tuple[str, list[int], int, int]:
+        """Read a file into the ``tree`` of its adapter's key; return this key, the tokens of the file, how many of them
+        a sequence can begin with, and its bytes.
 
         Raises ``UsageError`` where there is none of that name, ``BadFile`` for one that is damaged.
         """
@@ -155,10 +163,15 @@ class SavedPrefixes:
             ) from error
         except OSError as error:
             raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
-        count = prefixes.restore(saved, saved.nodes, owner)
+        count = prefixes.restore(saved, saved.nodes, tree(saved.adapter))
         if saved.damaged:
             raise _damaged()
-        return saved.ids, count, saved.nbytes
+        return saved.adapter, saved.ids, count, saved.nbytes
+
+
+def _digest(count: int, key: bytes) -> int:
+    """Return the CRC-32 of a file's head."""
+    return crc32(key, crc32(struct.pack("<IH", count, len(key)), crc32(_MAGIC)))
 
 
 def _damaged() -> BadFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,31 @@ class TextTokenizer:
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # lone surrogates have no bytes
         return [list(found.ids) for found in self._tokenizer.encode_batch_fast(clean, add_special_tokens=True)]
 
+    def encode(self, text: str, *, special: bool = True, bos: bool = True) -> list[int]:
+        """Return the ids of a text, with ``bos`` those that stand around it, too. Names of special tokens in it are
+        these, or with ``special`` False text like any other."""
+        tokenizer = self._tokenizer if special else self._of_strangers
+        return list(tokenizer.encode(text.encode("utf-8", "replace").decode("utf-8"), add_special_tokens=bos).ids)
+
+    @cached_property
+    def _of_strangers(self) -> Any:
+        """The same tokenizer, for text in which no names are read."""
+        found = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        found.encode_special_tokens = True
+        return found
+
+    def piece(self, number: int) -> bytes:
+        """Return the bytes of a token, as the vocabulary writes them."""
+        return str(self._tokenizer.id_to_token(number) or "").encode()
+
     def encode_whole(self, text: str) -> list[int]:
         """Return the ids of one text."""
         return self.encode_all([text])[0]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, without special tokens; blanks and capitals of the original are lost."""
-        return str(self._tokenizer.decode(list(ids)))
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """Return the text of ids, with ``special`` the names of special tokens among it; blanks and capitals of the
+        original are lost."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=not special))
 
 
 def _from_json(path: Path) -> Any:

@@ -12,47 +12,31 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.server.api.openai_fields import TokenId
+from rung.server.api.shared.prompts import Prompts, prompts_of
 from rung.server.engines import Engine
-from rung.server.errors import ApiError
 from rung.server.http import json_response, unless_gone
 from rung.server.protocol import Embed
 from rung.server.service import Call, post
 
-#: Token ids and texts of a body at most.
-_MOST_INPUTS = 2**16
 #: Texts at most, as OpenAI has it.
 _MOST_TEXTS = 2048
 
 
-def inputs_of(value: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """Return the texts of a body, each a text or token ids. Raises ``ApiError``."""
-    if isinstance(value, str):
-        return [value]
-    if all(isinstance(each, int) for each in value):
-        return [[each for each in value if isinstance(each, int)]]
-    several = [each for each in value if not isinstance(each, int)]
-    if len(several) != len(value) or len(several) > _MOST_TEXTS:
-        message = f"input is a text, token ids, or a list of up to {_MOST_TEXTS:,} of them."
-        raise ApiError(400, message, param="input", code="invalid_value")
-    return several
-
-
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/v1/embeddings``; ``user`` changes nothing."""
+    """A body of ``/v1/embeddings``; ``user`` changes nothing. Texts among token ids, and objects with
+    ``prompt_string``, are llama.cpp's."""
 
-    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=_MOST_INPUTS)]
+    input: Prompts
     model: Annotated[str, Meta(max_length=512)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = None
 
 
 async def vectors(
-    engine: Engine, texts: Sequence[str | list[int]], *, truncate: bool = False
+    engine: Engine, texts: Sequence[str | list[int | str]], *, truncate: bool = False
 ) -> tuple[list[array.array[float]], int]:
-    """Return the embedding of each text or list of token ids, f32, and how many tokens they have together.
-
-    Raises ``ApiError``."""
+    """Return the embedding of each text, or list of token ids with texts among them, f32, and how many tokens they have
+    together. Raises ``ApiError``."""
     found = await engine.ask(Embed(texts=list(texts), truncate=truncate))
     listed = []
     for data in found["vectors"]:
@@ -66,7 +50,7 @@ async def vectors(
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
     """Return embeddings of texts."""
     name, engine = call.service.engine(body.model)
-    texts = inputs_of(body.input)
+    texts = prompts_of(body.input, "input", _MOST_TEXTS)
     found, tokens = await unless_gone(call.request, vectors(engine, texts))
     packs = body.encoding_format == "base64"
     data = [

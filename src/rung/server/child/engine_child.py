@@ -203,8 +203,9 @@ class EngineChild:
             case Render():
                 value = self._render(question)
             case Embed():
-                found = model.embed(question.texts, truncate=question.truncate)
-                tokens = sum(map(len, model.embedding_ids(question.texts)))
+                texts = [each if isinstance(each, str) else _ids_of(model, each) for each in question.texts]
+                found = model.embed(texts, truncate=question.truncate)
+                tokens = sum(map(len, model.embedding_ids(texts)))
                 value = {"vectors": [each.astype("<f4").tobytes() for each in found], "tokens": tokens}
             case ActOnSlot():
                 value = self._slots.act(question)
@@ -426,13 +427,18 @@ def _prompt_ids(model: Model, prompt: str | list[int | str] | Infill) -> list[in
         return infill_ids(model.tokenizer, prompt.prefix, prompt.suffix, prompt.prompt, prompt.extra)
     if isinstance(prompt, str):
         return model.prompt_ids(prompt)
+    return model.prompt_ids(_ids_of(model, prompt))
+
+
+def _ids_of(model: Model, parts: list[int | str]) -> list[int]:
+    """Return token ids that have texts among them."""
     ids: list[int] = []
-    for number, each in enumerate(prompt):
+    for number, each in enumerate(parts):
         if isinstance(each, int):
             ids.append(each)
-        else:  # the first one stands where a text does
-            ids += model.tokenizer.encode(each, bos=not number)
-    return model.prompt_ids(ids)
+        else:  # the first one stands where a text does; what encodes wants marks around a whole text only
+            ids += model.tokenizer.encode(each, bos=not number and not isinstance(model, EncoderModel))
+    return ids
 
 
 def _biases(model: Model, message: Generate) -> dict[int, float]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rung.core.errors import UsageError
-from rung.engine.decoder import Decoder, tree_of
+from rung.engine.decoder import Decoder, tree_of_key
 from rung.engine.model import Model
 from rung.engine.scheduling.prefix_folders import open_folder
 from rung.engine.scheduling.saved_prefixes import SavedPrefixes
@@ -24,9 +24,9 @@ from rung.server.protocol import ActOnSlot
 
 
 class _Content(NamedTuple):
-    """Content of a slot: the name of the tree, and the tokens."""
+    """Content of a slot: the key of the adapter that computed it, and the tokens."""
 
-    tree: str
+    adapter: str
     ids: list[int]
 
 
@@ -61,8 +61,8 @@ class Slots:
         """Let a slot have the tokens of an answer that has ended."""
         backend = self._model.backend
         if isinstance(backend, Decoder):
-            tree = tree_of(sequence.adapter or backend.default_adapter, sequence.owner)
-            self._contents[sequence.owner, number] = _Content(tree, sequence.ids)
+            adapter = sequence.adapter or backend.default_adapter
+            self._contents[sequence.owner, number] = _Content(adapter.key if adapter else "", sequence.ids)
 
     def act(self, message: ActOnSlot) -> dict[str, Any]:
         """Save, restore or erase a slot; return the counts. Raises ``RungError``."""
@@ -80,29 +80,29 @@ class Slots:
         return SavedPrefixes(*open_folder(self._folder, "--slot-save-path"), decoder.identity())
 
     def _content(self, decoder: Decoder, message: ActOnSlot) -> _Content:
-        empty = _Content(tree_of(decoder.default_adapter, message.owner), [])
+        empty = _Content("", [])
         return self._contents.get((message.owner, message.slot), empty)
 
     def _save(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
         between_steps = self._model.scheduler.between_steps
-        content = self._content(decoder, message)
-        pinned = between_steps(partial(decoder.prefixes.pin, content.ids, content.tree))
+        adapter, ids = self._content(decoder, message)
+        pinned = between_steps(partial(decoder.prefixes.pin, ids, tree_of_key(adapter, message.owner)))
         try:
             with self._writing:  # the room that is left is that beside files that are whole
-                tokens, count = self._files(decoder).save(pinned.nodes, content.tree, message.name)
+                tokens, count = self._files(decoder).save(pinned.nodes, message.owner, message.name, adapter)
         finally:
             between_steps(partial(decoder.prefixes.unpin, pinned))
         return {"tokens": tokens, "bytes": count}
 
     def _restore(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
-        tree = tree_of(decoder.default_adapter, message.owner)
-        restore = partial(self._files(decoder).restore, decoder.prefixes, tree, message.name)
-        ids, tokens, count = self._model.scheduler.between_steps(restore)
-        self._contents[message.owner, message.slot] = _Content(tree, ids)
+        tree = partial(tree_of_key, owner=message.owner)
+        restore = partial(self._files(decoder).restore, decoder.prefixes, message.owner, message.name, tree)
+        adapter, ids, tokens, count = self._model.scheduler.between_steps(restore)
+        self._contents[message.owner, message.slot] = _Content(adapter, ids)
         return {"tokens": tokens, "bytes": count}
 
     def _erase(self, decoder: Decoder, message: ActOnSlot) -> dict[str, Any]:
         content = self._content(decoder, message)
         self._contents.pop((message.owner, message.slot), None)
-        erase = partial(decoder.prefixes.erase, content.ids, content.tree)
+        erase = partial(decoder.prefixes.erase, content.ids, tree_of_key(content.adapter, message.owner))
         return {"tokens": self._model.scheduler.between_steps(erase)}

@@ -21,8 +21,9 @@ _Parts = list[TokenId | str]
 Prompts = str | TextPrompt | Annotated[list[str | TokenId | TextPrompt | _Parts], Meta(max_length=2**20)]
 
 
-def prompts_of(prompt: Prompts) -> list[str | list[int | str]]:
-    """Return the prompts of a body, each a text, or token ids that may have texts among them. Raises ``ApiError``.
+def prompts_of(prompt: Prompts, field: str = "prompt", most: int = MOST_PROMPTS) -> list[str | list[int | str]]:
+    """Return the prompts of a ``field`` of a body, each a text, or token ids that may have texts among them. Raises
+    ``ApiError`` for more than ``most``.
 
     A list with token ids in it is one prompt; a list of texts is several.
     """
@@ -31,11 +32,11 @@ def prompts_of(prompt: Prompts) -> list[str | list[int | str]]:
     if any(isinstance(each, int) for each in prompt) and all(isinstance(each, int | str) for each in prompt):
         return [[each for each in prompt if isinstance(each, int | str)]]
     several = [_one(each) for each in prompt if not isinstance(each, int)]
-    if not several or len(several) != len(prompt) or len(several) > MOST_PROMPTS or [] in several:
+    if not several or len(several) != len(prompt) or len(several) > most or [] in several:
         raise ApiError(
             400,
-            f"prompt is a text, token ids, or a list of up to {MOST_PROMPTS} of them.",
-            param="prompt",
+            f"{field} is a text, token ids, or a list of up to {most:,} of them.",
+            param=field,
             code="invalid_value",
         )
     return several
