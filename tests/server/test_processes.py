@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -11,11 +12,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import openai
 import pytest
 
+import rung
 from tests.server.conftest import serving
+
+OTHER = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-f32.gguf"
 
 
 @pytest.fixture
@@ -85,6 +90,54 @@ def test_a_model_file_that_is_deleted_is_served_on_and_said_to_be_gone_after_a_r
         assert (status, "copy.gguf" in answer["error"]["message"]) == (503, True)
         shutil.copy(model.card.path, path)
         assert server.call("/completion", {"prompt": "a plan", "n_predict": 6})[1]["content"] == expected
+
+
+def test_an_answer_does_not_go_on_with_another_model_in_the_place_of_its_own(tmp_path, long, model):
+    path = tmp_path / "copy.gguf"
+    shutil.copy(model.card.path, path)
+    with serving(tmp_path, str(path)) as server, client_of(server) as client:
+        stream = client.completions.create(**{**long, "model": str(path)}, stream=True)
+        assert next(iter(stream)).choices[0].text
+        shutil.copy(OTHER, tmp_path / "other.gguf")
+        os.replace(tmp_path / "other.gguf", path)
+        os.kill(server.engine(), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="replaced"):
+            list(stream)
+        expected = "".join(rung.load(str(OTHER)).generate("the cat", raw=True, max_tokens=6))
+        assert server.call("/completion", {"prompt": "the cat", "n_predict": 6})[1]["content"] == expected
+        assert "it is another model now" in server.said()
+
+
+@pytest.mark.usefixtures("_cache")
+def test_clocks_that_jump_change_nothing(tmp_path, long, monkeypatch):
+    monkeypatch.setenv("PLANTED_CLOCK", "1e8")
+    with serving(tmp_path, "demo", "--keep-alive", "1h", "--prefix-cache", str(tmp_path / "kept")) as server:
+        with client_of(server) as client:
+            alone = client.completions.create(**long).choices[0].text
+            assert "".join(each.choices[0].text for each in client.completions.create(**long, stream=True)) == alone
+        assert server.call("/api/ps")[1]["models"]
+        assert len(server.engines()) == 1
+        assert server.call("/health")[0] == 200
+
+
+@pytest.mark.usefixtures("_cache")
+def test_a_full_disk_costs_files_and_no_answer(tmp_path):
+    folders = ("--prefix-cache", str(tmp_path / "kept"), "--slot-save-path", str(tmp_path / "slots"))
+    with serving(tmp_path, "demo", *folders) as server:
+        _, hard = resource.prlimit(server.engine(), resource.RLIMIT_FSIZE)
+        body = {"prompt": "the model has a plan for each device and a place for each layer", "n_predict": 6}
+        while not (before := list((tmp_path / "kept").glob("*.kv"))):  # that of the first token, which warms it up
+            time.sleep(0.01)
+        resource.prlimit(server.engine(), resource.RLIMIT_FSIZE, (64, hard))  # nothing longer can be written
+        first = server.call("/completion", body)[1]
+        status, answer, _ = server.call("/slots/0?action=save", {"filename": "full"})
+        assert (status, answer["error"]["code"]) == (503, "disk-full")
+        again = server.call("/completion", body)[1]
+        assert (again["content"], again["timings"]["cache_n"] > 0) == (first["content"], True)
+        server.wait_for("is not written any more")
+        assert [*(tmp_path / "kept").iterdir(), *(tmp_path / "slots").iterdir()] == before
+        resource.prlimit(server.engine(), resource.RLIMIT_FSIZE, (hard, hard))
+        assert server.call("/slots/0?action=save", {"filename": "full"})[1]["n_saved"] > 0
 
 
 def test_an_engine_ends_with_its_server(tmp_path):

@@ -300,9 +300,9 @@ def _bind(
 
     bind = partial(_bind_decoder, journal=journal, first_prompt=first_prompt, parallel=parallel)
     decoder, tokenizer = bind(card, plan, devices, progress=progress, changes=changes)
-    decoder.identity = partial(_identity, card, plan, decoder)
+    _identify(decoder, card, plan)
     if prefix_cache is not None:
-        decoder.keep_in_files(_prefix_files(prefix_cache, card, plan, decoder, journal))
+        decoder.keep_in_files(_prefix_files(prefix_cache, decoder, journal))
     if not decoder.same_bytes:
         journal.notes.append("an answer may differ in its last digits by what is computed beside it")
     if drafting is not None and not decoder.same_bytes:
@@ -331,9 +331,9 @@ def _bind_on_processor(
     plan, devices = planned()
     bind = partial(_bind_decoder, card, plan, devices, journal, progress=lambda label, done, total: None)
     decoder, _ = bind(first_prompt="", changes=changes, parallel=parallel)
-    decoder.identity = partial(_identity, card, plan, decoder)
+    _identify(decoder, card, plan)
     if prefix_cache is not None:
-        decoder.keep_in_files(_prefix_files(prefix_cache, card, plan, decoder, journal))
+        decoder.keep_in_files(_prefix_files(prefix_cache, decoder, journal))
     return plan, devices, decoder
 
 
@@ -387,24 +387,27 @@ def _prefix_folder(folder: str | None, card: ModelCard | EncoderCard | NetworkCa
     return open_folder(folder)
 
 
-def _prefix_files(
-    folder: tuple[Path, int], card: ModelCard, plan: Plan, decoder: Decoder, journal: Journal
-) -> PrefixFiles:
+def _prefix_files(folder: tuple[Path, int], decoder: Decoder, journal: Journal) -> PrefixFiles:
     """Return the files of prefixes for a decoder; those that another model or another way of computing left differ."""
     from rung.engine.scheduling.prefix_files import PrefixFiles
 
-    return PrefixFiles(*folder, _identity(card, plan, decoder), journal.note)
+    return PrefixFiles(*folder, decoder.identity(), journal.note)
 
 
-def _identity(card: ModelCard, plan: Plan, decoder: Decoder) -> bytes:
-    """Return a name of all that keys and values depend on: the model's files and how they are computed."""
+def _identify(decoder: Decoder, card: ModelCard, plan: Plan) -> None:
+    """Name what a decoder has read; files that stand in their place later are others."""
+    decoder.identity = partial(_identity, identity([Path(each) for each in card.files]), plan, decoder)
+
+
+def _identity(files: str, plan: Plan, decoder: Decoder) -> bytes:
+    """Return a name of all that keys and values depend on: the model's files and how they are computed now."""
     from rung.kernels.cpu import target
     from rung.run.binding import Step
 
     rung = decoder.step.rung.name if isinstance(decoder.step, Step) else ""
     cpu = target.level().name if any(each.device == "cpu" for each in plan.placements) else ""
     computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, rung
-    parts = [__version__, identity([Path(each) for each in card.files]), *computed, decoder.pool.layout]
+    parts = [__version__, files, *computed, decoder.pool.layout]
     return "\n".join(map(str, parts)).encode()
 
 

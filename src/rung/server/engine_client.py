@@ -61,6 +61,10 @@ _MOST_RESTARTS = 2
 _OF_CODE = frozenset({signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE} if os.name == "posix" else ())
 #: What requests hear whose engine is not there any more.
 _STOPPED = Failed(id=0, status=503, code="engine_ended", cause="The engine ended while it computed this answer.")
+#: What they hear where it is there again, with another model.
+_REPLACED = Failed(
+    id=0, status=503, code="model_replaced", cause="The model was replaced while it computed this answer."
+)
 #: What is wrong where a process ends without a word.
 _ENDED = Failed(
     id=0,
@@ -375,6 +379,8 @@ class EngineClient:
         room = f"{model.parallel} answers at once, context {model.context:,}"
         self._on_note(f"{self.name} is ready: {model.format} on {' + '.join(model.devices)}, {room}")
         self._on_note(f"{self.name} sandbox: {model.sandbox}")
+        if self.model is not None and self.model.files != model.files:
+            self._end_begun()
         self.model, self._ready = model, True
         if list(self.memory) == model.devices:  # with a draft model and adapters
             self.memory = {device: max(count, model.memory) for device, count in self.memory.items()}
@@ -384,6 +390,14 @@ class EngineClient:
                 self._send(request.go_on())
         self._wait_for_expiry()
         self._changed()
+
+    def _end_begun(self) -> None:
+        """End requests of which tokens may have come: what goes on with them is another model."""
+        self._on_note(f"The files of {self.name} have changed: it is another model now.")
+        for number, request in list(self._requests.items()):
+            if request.is_started:
+                request.events.put(msgspec.structs.replace(_REPLACED, id=number))
+                del self._requests[number]
 
     def _put_delta(self, delta: Delta) -> None:
         if (request := self._requests.get(delta.id)) is not None:  # else it was cancelled a moment ago

@@ -195,7 +195,8 @@ class Counts(msgspec.Struct, frozen=True):
 class ModelInfo(msgspec.Struct, frozen=True):
     """Facts of an engine's model. ``same_bytes``: answers do not depend on how their tokens are put together;
     ``lower_level`` is the next level of CPU instructions, empty where there is none; ``adapters`` are paths and scales
-    of those that it was loaded with; ``sandbox`` says what its process may still do."""
+    of those that it was loaded with; ``sandbox`` says what its process may still do; ``files`` is another text
+    where the model's files are others."""
 
     name: str
     format: str
@@ -212,6 +213,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     lower_level: str
     adapters: list[tuple[str, float]] = []
     sandbox: str = ""
+    files: str = ""
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

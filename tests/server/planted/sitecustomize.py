@@ -1,11 +1,13 @@
 """Faults in the process of a model: Python imports this module when it starts, wherever its folder is in the path.
 
 Starters are those of the table that ``PLANTED_STARTERS`` names. Whenever the file that ``PLANTED`` names is there it is
-removed, and the next step of the model fails as the file says, or tries its rights.
+removed, and the next step of the model fails as the file says, or tries its rights. With ``PLANTED_CLOCK`` the clock
+of the day jumps by so many seconds, there and back, each time that it is read.
 """
 
 import importlib.abc
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -13,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 FILE, STARTERS = os.environ.get("PLANTED", ""), os.environ.get("PLANTED_STARTERS", "")
 
@@ -112,5 +115,13 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def jump(seconds):
+    """Have the clock of the day jump."""
+    read, turns = time.time, itertools.cycle((0.0, seconds, 0.0, -seconds))
+    time.time = lambda: read() + next(turns)
+
+
+if jumps := os.environ.get("PLANTED_CLOCK"):
+    jump(float(jumps))
 if FILE or STARTERS:
     sys.meta_path.insert(0, Finder())

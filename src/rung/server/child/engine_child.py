@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import (
@@ -37,6 +38,7 @@ from rung.engine.sampling import TokenMask, logprob_entry
 from rung.engine.tokenizers.infill import infill_ids
 from rung.kernels.cpu import target
 from rung.models.card import ModelCard
+from rung.models.files.bundled import identity
 from rung.models.store import folder
 from rung.server import protocol
 from rung.server.child import reports, sandbox
@@ -509,7 +511,16 @@ def _info(model: Model, adapters: ScaledAdapters, rights: str) -> protocol.Model
         lower_level=next((each.name for each in target.lower_levels()), ""),
         adapters=adapters.loaded,
         sandbox=rights,
+        files=_files(model),
     )
+
+
+def _files(model: Model) -> str:
+    """Return a name of a model's files, empty where they are gone by now."""
+    try:
+        return identity([Path(each) for each in getattr(model.card, "files", ())])
+    except OSError:
+        return ""
 
 
 def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Iterator[protocol.ToEngine]) -> Model:
