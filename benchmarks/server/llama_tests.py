@@ -29,7 +29,7 @@ _TESTS = "vendor/llama.cpp/tools/server/tests"
 _ROOT = Path(__file__).parents[2]
 _DEMO = _ROOT / "src/rung/models/demo/demo.gguf"
 #: Seconds that the tests of one file may take.
-_FILE_SECONDS = 900
+_FILE_SECONDS = 3600
 #: Options of llama-server whose value ``rung serve`` takes under another name.
 _OPTIONS = {
     "--port": "--port",
@@ -71,6 +71,15 @@ REASONS = {
     "test_server_multiple_addresses": "its option of several addresses",
     "test_server_model_aliases_and_tags": "its option of several names",
     "test_anthropic_empty_messages": "refused here: there is nothing to answer",
+    "test_no_ui": "its option without a page",
+    "test_server_props": "its option of a seed for all",
+    "test_responses_stream_with_llama_telemetry": "an answer that is cut is response.incomplete here, as OpenAI has it",
+    "test_apply_chat_template": "names of templates that it has built in",
+    "test_verbose_debug": "the demo's template writes small letters; llama-server reads another without --jinja",
+    "test_embedding_pooling_none_oai": "its option of pooling",
+    "test_chat_template_assistant_prefill[prefill1": "texts of a message are joined as they are, without blank lines",
+    "test_cors_options[origin-Access-Control-Allow-Credentials": "pages send no credentials, on purpose",
+    "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers": "headers are named: * has no Authorization",
     "test_anthropic_thinking": "refused here: the model does not reason",
 }
 
@@ -167,7 +176,7 @@ def verdict(file: str, test: str, ours: str, theirs: str) -> str:
     if ours == "passed":
         return "passed"
     for part, reason in REASONS.items():
-        if part in (file, test.partition("[")[0]):
+        if part in (file, test.partition("[")[0]) or ("[" in part and test.startswith(part)):
             return f"does not apply: {reason}"
     if ours == "skipped":
         return "skipped"
