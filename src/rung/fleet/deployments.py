@@ -104,7 +104,11 @@ class Deployment:
         data = await self._call("ask", None, msgspec.msgpack.encode(question), node=node)
         return protocol.read_from_engine(data[protocol.HEADER :])
 
-    async def _call(self, method: str, seconds: float | None, *arguments: bytes, node: str) -> bytes:
+    async def divide(self, load: Load, stages: Sequence[ActorHandle], node: str) -> None:
+        """Have the replica on a node load the first layers; ``stages`` have the others. Raises ``NodeLost``."""
+        await self._call("divide", None, msgspec.msgpack.encode(load), list(stages), node=node)
+
+    async def _call(self, method: str, seconds: float | None, *arguments: Any, node: str) -> bytes:
         try:
             async with asyncio.timeout(seconds):
                 found: bytes = await getattr(self._handle, method).remote(*arguments, node=node)

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 import ray
+from ray.exceptions import RayError
 
 from rung.core.errors import RungError
 from rung.core.settings import CPU_LEVEL
@@ -19,6 +20,7 @@ from rung.fleet import weights
 from rung.fleet.messages import RatesReport, ReplicaState
 from rung.fleet.weights import ModelFile
 from rung.server import protocol
+from rung.server.child.machines import STAGE_LOST
 from rung.server.engine_client import EngineClient
 from rung.server.errors import ApiError
 from rung.server.model_pool import ModelPool
@@ -28,6 +30,8 @@ from rung.server.protocol import Delta, Failed, Finished, Generate, Load, ModelI
 #: at most.
 _PROMPT, _TOKENS, _LEAST_SECONDS, _MEASURE_SECONDS = 64, 16, 1.0, 20.0
 _question = msgspec.msgpack.Decoder(Question)
+#: Answers at most by which it measures how fast many are together.
+_MOST_ANSWERS = 64
 #: Tokens that say how fast a node is, and tokens a second where nothing says it: the router measures on.
 _LEAST, _GUESS = 4, 20.0
 _generate = msgspec.msgpack.Decoder(Generate)
@@ -45,6 +49,9 @@ class Replica:
         self._failed: Failed | None = None
         self._rates: RatesReport | None = None
         self._starting: asyncio.Task[None] | None = None
+        #: Actors with the further layers, where the model is divided, and why one of them is lost.
+        self._stages: Sequence[Any] = ()
+        self._lost = ""
 
     async def state(self, node: str) -> bytes:
         """Return a ``ReplicaState``; the first call has the model loaded."""
@@ -53,8 +60,40 @@ class Replica:
         engine = None if self._pool is None else self._pool.engines[self._name]
         failed = self._failed if engine is None else engine.failed
         model = engine.model if engine is not None and engine.is_ready else None
+        if self._lost:
+            model, failed = None, Failed(id=0, status=503, code=STAGE_LOST, cause=self._lost)
         found = ReplicaState(self._node, os.getpid(), model, failed, self._rates, CPU_LEVEL.read())
         return msgspec.msgpack.encode(found)
+
+    async def divide(self, load: bytes, stages: Sequence[Any], node: str) -> bytes:
+        """Load the first layers of the model; ``stages`` are actors that have the others, in their order. Returns
+        nothing."""
+        if node != self._node:
+            raise ApiError(503, "That is another node.", code="model_loading")
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._pool is not None:
+            await self._pool.stop()
+        self._pool = self._failed = self._rates = None
+        self._load, self._stages, self._lost = msgspec.msgpack.decode(load, type=Load), stages, ""
+        self._starting = asyncio.create_task(self._start())
+        return b""
+
+    def _forward(self, batch: bytes, hidden: bytes) -> Awaitable[bytes]:
+        """Have the other nodes compute a batch; each gets it from the one before."""
+        found: Any = hidden
+        for stage in self._stages:
+            found = stage.compute.remote(batch, found)
+        return self._behind(found)
+
+    async def _behind(self, found: Any) -> bytes:
+        """Return the hidden states of the last node. Raises ``ConnectionError`` where one is lost."""
+        try:
+            hidden: bytes = await found
+        except RayError as error:
+            self._lost = f"A node with layers of {self._name} is lost."
+            raise ConnectionError(str(error).strip().splitlines()[0]) from error
+        return hidden
 
     async def _start(self) -> None:
         """Fetch the model's files, load it and measure it."""
@@ -66,6 +105,7 @@ class Replica:
         load = msgspec.structs.replace(self._load, model=str(path))
         self._pool = ModelPool({self._name: load}, memory=load.options.get("memory"))
         engine = self._pool.engines[self._name]
+        engine.forward = self._forward if self._stages else None
         try:
             info = await engine.loaded()
         except RungError:
@@ -75,7 +115,7 @@ class Replica:
     async def _measure(self, info: ModelInfo) -> RatesReport:
         """Return how fast a prompt, one answer, and answers in all slots are computed here; as predicted where answers
         ended too early to say."""
-        alone, together = await self._rounds(1), await self._rounds(info.parallel)
+        alone, together = await self._rounds(1), await self._rounds(min(info.parallel, _MOST_ANSWERS))
         if not alone or not together:
             return RatesReport(_GUESS, _GUESS, _GUESS)
         first = alone[0][0]

@@ -34,18 +34,21 @@ from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
 from rung.engine.sampling import TokenMask, logprob_entry
+from rung.engine.scheduling.stages import Split
 from rung.engine.tokenizers.infill import infill_ids
 from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.store import folder
 from rung.server import protocol
 from rung.server.child import reports, sandbox
+from rung.server.child.machines import Machines
 from rung.server.child.reports import failure
 from rung.server.child.scaled_adapters import ScaledAdapters
 from rung.server.child.slots import Slots
 from rung.server.child.waiting import count_fitting, in_turn
 from rung.server.protocol import (
     ActOnSlot,
+    Behind,
     Cancel,
     Counts,
     Decode,
@@ -151,11 +154,13 @@ class _Answer:
 
 
 class EngineChild:
-    """Answer requests with one model."""
+    """Answer requests with one model. ``machines`` have its other layers, if there are any."""
 
-    def __init__(self, channel: Channel, model: Model, system: str, adapters: ScaledAdapters, slots: Slots) -> None:
+    def __init__(
+        self, channel: Channel, model: Model, system: str, adapters: ScaledAdapters, slots: Slots, machines: Machines
+    ) -> None:
         self._channel, self._model, self._system, self._adapters = channel, model, system, adapters
-        self._slots = slots
+        self._slots, self._machines = slots, machines
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
@@ -169,7 +174,9 @@ class EngineChild:
     def read(self, messages: Iterator[protocol.ToEngine]) -> None:
         """Take requests until the other side closes, which ends the process."""
         for message in messages:
-            if isinstance(message, Generate):
+            if isinstance(message, Behind):
+                self._machines.take(message)
+            elif isinstance(message, Generate):
                 request = self._requests[message.id] = _Request(message)
                 self._pool.submit(self._guarded, message.id, partial(self._prepare, request))
             elif isinstance(message, Encode | Decode | Render | Embed | ActOnSlot):
@@ -494,7 +501,13 @@ def _info(model: Model, adapters: ScaledAdapters, rights: str) -> protocol.Model
     )
 
 
-def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Iterator[protocol.ToEngine]) -> Model:
+def _load(
+    channel: Channel,
+    message: Load,
+    simulations: ExitStack,
+    messages: Iterator[protocol.ToEngine],
+    machines: Machines,
+) -> Model:
     """Load a model. A card that is simulated is until ``simulations`` ends."""
 
     def wait_for_room(plan: Plan, devices: Sequence[Device]) -> None:
@@ -517,6 +530,7 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
         message.model,
         **options,
         reserved=_REQUESTS,
+        split=Split(message.layers, machines.forward, message.stages) if message.layers else None,
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
         on_plan=wait_for_room,
@@ -545,16 +559,18 @@ def main() -> None:
     assert isinstance(first, Load), "the first message names the model"
     if first.level:
         os.environ[CPU_LEVEL.variable] = first.level
+    machines = Machines(channel.send, messages)
     with ExitStack() as simulations:
         try:
-            model = _load(channel, first, simulations, messages)
+            model = _load(channel, first, simulations, messages, machines)
         except Exception as error:
             channel.send(failure(0, error))
             return
         _warm_up(model)
         rights = sandbox.enter(first, model)
         adapters = ScaledAdapters(model, first.options.get("adapters") or ())
-        child = EngineChild(channel, model, first.system, adapters, Slots(model, first.slots))
+        child = EngineChild(channel, model, first.system, adapters, Slots(model, first.slots), machines)
+        machines.has_reader = True
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
         channel.send(Ready(_info(model, adapters, rights)))
         child.compute()

@@ -177,7 +177,7 @@ def _loads(
     alias: str | None,
     common: Mapping[str, Any],
     special: Mapping[str, Any],
-    more: Mapping[str, str],
+    more: Mapping[str, Any],
     yes: bool,
     quiet: bool,
 ) -> dict[str, Load]:
