@@ -33,13 +33,16 @@ _HALVINGS = 40
 
 @dataclass(frozen=True)
 class Part(Value):
-    """Layers [first, last) on a node, the bytes that they take there at most, and tokens a second of them alone."""
+    """Layers [first, last) on a node, the bytes that they take there at most, and tokens a second of them alone: of its
+    share of the answers at once (``rate``), of one answer, and of prompts."""
 
     node: str
     first: int
     last: int
     memory: int
     rate: float
+    single: float
+    prefill: float
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,14 @@ class Division(Value):
         return min(part.rate for part in self.parts)
 
     @property
+    def prefill(self) -> float:
+        """Return the tokens a second of a prompt, which goes from node to node."""
+        return 1 / sum(1 / part.prefill for part in self.parts)
+
+    @property
     def alone(self) -> float:
         """Return the tokens a second of one answer, without what hops take."""
-        return 1 / sum(1 / part.rate for part in self.parts)
+        return 1 / sum(1 / part.single for part in self.parts)
 
 
 def divide(card: ModelCard, nodes: Mapping[str, Device], options: Mapping[str, Any]) -> Division:
@@ -147,15 +155,18 @@ class _Dividing:
                 high = middle - 1
         return low
 
-    def _planned(self, number: int, first: int, last: int) -> Plan:
+    def _planned(self, number: int, first: int, last: int, parallel: int | None = None) -> Plan:
         """Return the plan for some layers on a node that has any memory."""
+        options = self._options if parallel is None else {**self._options, "parallel": parallel}
         device = replace(self._nodes[number][1], memory=2**50, free=2**50)
-        return plan_part(self._card, first, last, [device], **self._options)[0]
+        return plan_part(self._card, first, last, [device], **options)[0]
 
     def _part(self, number: int, first: int, last: int) -> Part:
         plan = self._plan(number, first, last)
+        share = -(-(self._options.get("parallel") or 1) // len(self._nodes))
+        group, one = (self._plan(number, first, last, parallel) for parallel in (share, 1))
         memory = plan.placements[0].memory.most + _beside(first)
-        return Part(self._nodes[number][0], first, last, memory, plan.decode_rate)
+        return Part(self._nodes[number][0], first, last, memory, group.decode_rate, one.decode_rate, one.prefill_rate)
 
 
 def _beside(first: int) -> int:
