@@ -20,7 +20,7 @@ from rung.core.errors import DoesNotFit, RungError, UsageError
 from rung.core.types import Device
 from rung.engine.open_model import open_any
 from rung.fleet import weights
-from rung.fleet.deployments import Deployment, NodeLost, actor_on
+from rung.fleet.deployments import Deployment, NodeLost, actor_on, measure
 from rung.fleet.engine import FleetEngine
 from rung.fleet.messages import (
     CLASS_LABEL,
@@ -28,6 +28,7 @@ from rung.fleet.messages import (
     ModelStatus,
     NodeReport,
     NodeStatus,
+    RatesReport,
     ReplicaState,
     ServedModel,
     StageReport,
@@ -120,6 +121,7 @@ class FleetPool:
         #: Models that are divided over nodes, and those nodes among which one could not be.
         self._divided: dict[str, DividedModel] = {}
         self._tried: dict[str, frozenset[str]] = {}
+        self._rates: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
         self._tasks: set[asyncio.Future[None]] = set()
 
     # ---- as a server knows the models
@@ -168,9 +170,10 @@ class FleetPool:
 
     async def stop(self) -> None:
         """End what watches the nodes."""
-        for task in self._tasks:
+        tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._rates.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(ray.shutdown)
 
     def connect(self) -> None:
@@ -235,7 +238,19 @@ class FleetPool:
                 if divided.first == node:
                     engine.lose(node)
                 continue
+            if state.model is not None:
+                state = await self._with_rates(deployment, engine, state)
+            self._states[key] = state
             engine.set_node(deployment, node, self._name_of(node), state)
+
+    async def _with_rates(self, deployment: Deployment, engine: FleetEngine, state: ReplicaState) -> ReplicaState:
+        """Return a state with the rates that a replica was measured at when it was there first; without rates, and so
+        not ready, while it is measured."""
+        assert state.model is not None
+        key = engine.name, state.node, state.process
+        if (known := self._rates.get(key)) is None or (known.done() and known.exception() is not None):
+            known = self._rates[key] = asyncio.ensure_future(measure(deployment, state.model, state.node))
+        return msgspec.structs.replace(state, rates=known.result()) if known.done() else state
 
     async def _divide(self, model: str, engine: FleetEngine) -> None:
         """Divide a model that no node holds alone over those of the class that has most of them; once for the same
