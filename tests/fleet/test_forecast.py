@@ -11,6 +11,7 @@ from rung.engine.checking import check_model
 from rung.fleet import forecast
 from rung.fleet.messages import FleetStatus, ModelStatus, NodeReport, NodeStatus, RatesReport, Versions
 from rung.planning.check_result import Question
+from rung.planning.request import parse_memory
 from tests.cli.conftest import rung  # noqa: F401 - a fixture
 
 NODES = '[[nodes]]\ndevice = "rtx 3060"\ncount = 2\n\n[[nodes]]\ndevice = "i5-8250u"\nname = "laptop"\n'
@@ -43,6 +44,24 @@ def test_a_model_that_no_node_holds_says_why(tmp_path):
     assert found.together == 0
     assert found.parts[0].reason
     assert found.at_once is None
+
+
+def test_a_model_that_no_node_holds_alone_is_divided(tmp_path, rung):  # noqa: F811
+    path = tmp_path / "nodes.toml"
+    path.write_text('[[nodes]]\ndevice = "i5-8250u"\ncount = 3\nname = "laptops"\n')
+    budget = parse_memory("650MB")
+    question = Question(context=512, batch=1024, memory=budget, cache_type="f16")
+    found = forecast.forecast("demo", forecast.read(path), question)
+    words = [part.layers.split() for part in found.parts]
+    assert [int(each[1]) for each in words] == [0, int(words[0][3]) + 1]  # two of the three hold it
+    assert max(part.memory for part in found.parts) <= budget["*"]
+    assert found.together == found.parts[0].rates.decode_sum > 0
+    assert found.at_once.tokens_per_second > 0
+    options = ("--context", "512", "--batch", "1024", "--memory", "650MB", "--cache-type", "f16")
+    said = rung("check", "demo", "--fleet", str(path), *options)
+    assert said.code == 0
+    assert "no node holds it alone; divided" in said.out
+    assert "laptops 1: layers 0 to" in said.out
 
 
 @pytest.mark.parametrize(

@@ -166,12 +166,15 @@ class Decoder:
 
         They lie in memory that the next call writes to. Hidden states go to the arrays that there are.
         """
-        rows = [
+        return self.step.apply(self._state, self.rows_of(batch))
+
+    def rows_of(self, batch: Sequence[tuple[Cache, Sequence[int], int, Floats | None]]) -> list[SequenceRows]:
+        """Return a batch as rungs take it."""
+        return [
             SequenceRows(ids, cache.length, cache, count, cache.adapter, states)
             for cache, ids, count, states in batch
             if isinstance(cache, Cache)
         ]
-        return self.step.apply(self._state, rows)
 
 
 def tree_of(adapter: BoundAdapter | None, owner: str) -> str:

@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from rung.engine.decoder import Decoder
     from rung.engine.model import Model
     from rung.engine.scheduling.prefix_files import PrefixFiles
+    from rung.engine.scheduling.stages import Split
     from rung.engine.tokenizers.tokenizer import Tokenizer
     from rung.models.adapters.adapter import LowRank
+    from rung.models.card import Decoder as Shape
+    from rung.ops.decode_step.weights import Weights
+    from rung.run.binding import Step
 
 Progress = Callable[[str, int, int], None]
 
@@ -75,6 +79,7 @@ def load(
     prefix_cache: str | None = None,
     cache_type: str | None = None,
     reserved: int = 0,
+    split: Split | None = None,
     typed: Typed | None = None,
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
@@ -92,7 +97,8 @@ def load(
     ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
     ``prefix_cache`` (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later processes.
     ``cache_type`` (f32, f16, q8_0; None or auto: the plan's choice) is what keys and values are stored in.
-    ``reserved`` bytes of each budget are for the caller. ``typed`` is what ways out of a refusal repeat.
+    ``reserved`` bytes of each budget are for the caller. With ``split`` other machines have the layers from
+    ``split.last`` on (``rung.engine.scheduling.stages``). ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     process_memory.need_software(process_memory.LEAN)
@@ -100,6 +106,7 @@ def load(
     card = open_any(
         find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
     )
+    card, device, divided = _first_part(card, split, device, (adapters, draft, prefix_cache))
     folder = _prefix_folder(prefix_cache, card)
     changes = _read_adapters(adapters, card)
     reserved += sum(change.nbytes for several in changes.values() for change in several)
@@ -117,10 +124,8 @@ def load(
     larger = partial(make, card, format=format, context=context, typed=typed, cache_type=cache_type)
     planned = partial(_plan_both, larger, make, drafting, reserved)
     plan, found = planned(memory)
-    _note_unused_devices(found if device is None else (), on_note)
+    _note_unused(card, found if device is None else (), on_note)
     on_plan(plan, found)
-    for group in card.skipped if isinstance(card, ModelCard) else ():
-        on_note(f"not used: {group}")
     journal = _start_journal(plan, steps_down(plan, cache_type), changes, len(adapters), on_step, on_note)
     bind = partial(
         _bind,
@@ -132,9 +137,31 @@ def load(
         parallel=parallel or DEFAULT_PARALLEL,
         drafting=drafting,
         prefix_cache=folder,
+        split=divided,
         again=partial(larger, memory=memory, reserved=reserved, device="cpu"),
     )
     return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
+
+
+def _first_part(
+    card: ModelCard | EncoderCard | NetworkCard,
+    split: Split | None,
+    device: str | None,
+    others: tuple[Sequence[str], str | None, str | None],
+) -> tuple[ModelCard | EncoderCard | NetworkCard, str | None, tuple[Split, Shape] | None]:
+    """Return the card and device of the layers of the first machine, with the whole decoder; ``card`` and ``device``
+    where it has all. Raises ``UsageError`` for a model or options that cannot be divided; ``others`` are adapters, a
+    draft model and a folder for prefixes."""
+    if split is None:
+        return card, device, None
+    if not isinstance(card, ModelCard):
+        raise UsageError(f"{card.name} cannot lie on several machines: rung does not build its layers itself.")
+    options = ("--device", "--adapter", "--draft", "--prefix-cache")
+    for option, value in zip(options, (device not in (None, "cpu"), *others), strict=True):
+        if value:
+            raise UsageError(f"{option} is not for a model that lies on several machines.")
+    part = import_whole("rung.engine.scheduling.stages").part_of(card, 0, split.last)
+    return part, "cpu", (split, card.decoder)
 
 
 def _plan_both(
@@ -184,8 +211,12 @@ def _read_adapters(
     return read_changes(adapters, card)
 
 
-def _note_unused_devices(devices: Sequence[Device], on_note: Callable[[str], None]) -> None:
-    """Say which devices of this machine compute nothing, and why."""
+def _note_unused(
+    card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device], on_note: Callable[[str], None]
+) -> None:
+    """Say which devices of this machine compute nothing, and why, and which parts of a model are not used."""
+    for group in card.skipped if isinstance(card, ModelCard) else ():
+        on_note(f"not used: {group}")
     for device in devices:
         if not (able := computes(device)):
             on_note(f"{device.name} is not used: {able.reason}")
@@ -277,6 +308,7 @@ def _bind(
     parallel: int,
     drafting: DraftModel | None,
     prefix_cache: tuple[Path, int] | None,
+    split: tuple[Split, Shape] | None,
     again: Callable[..., tuple[Plan, tuple[Device, ...]]],
 ) -> Model:
     """Bind a plan; ``again`` plans for the processor, where a model of a GPU goes on when that fails."""
@@ -299,7 +331,7 @@ def _bind(
     from rung.engine.model import Model
 
     bind = partial(_bind_decoder, journal=journal, first_prompt=first_prompt, parallel=parallel)
-    decoder, tokenizer = bind(card, plan, devices, progress=progress, changes=changes)
+    decoder, tokenizer = bind(card, plan, devices, progress=progress, changes=changes, split=split)
     _identify(decoder, card, plan)
     if prefix_cache is not None:
         decoder.keep_in_files(_prefix_files(prefix_cache, decoder, journal))
@@ -420,6 +452,7 @@ def _bind_decoder(
     first_prompt: str,
     changes: Mapping[str, Sequence[LowRank]],
     parallel: int,
+    split: tuple[Split, Shape] | None = None,
 ) -> tuple[Decoder, Tokenizer]:
     with _importing():
         for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
@@ -445,6 +478,8 @@ def _bind_decoder(
                 import_whole("rung.ops.decode_step.network")  # with torch, while the weights are read
         weights = Weights.bind(card.decoder, parts, plan.context)
         step = parts.step()
+        if split is not None:
+            return _bind_split(*split, plan, weights, step, parallel), tokenizer
         pool = BlockPool(
             card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block, sequences=plan.parallel
         )
@@ -452,3 +487,12 @@ def _bind_decoder(
     if changes:
         decoder.default_adapter = decoder.bind_adapter(changes)
     return decoder, tokenizer
+
+
+def _bind_split(split: Split, whole: Shape, plan: Plan, weights: Weights, step: Step, parallel: int) -> Decoder:
+    """Return the decoder of the first machine, which has the layers before ``split.last``."""
+    from rung.engine.scheduling import stages
+
+    pool = stages.pool_of_part(whole, 0, split.last, plan, step.block)
+    divided = stages.SplitStep(step, plan, split)
+    return stages.SplitDecoder(weights, pool, divided, plan.threads, parallel, split.depth)

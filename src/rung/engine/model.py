@@ -83,7 +83,12 @@ class Model:
         #: Loads the model on the processor, where answers go on after a device of WebGPU failed; None: that is raised.
         self.processor: Callable[[], tuple[Plan, tuple[Device, ...], Decoder]] | None = None
         replace = self._go_on_elsewhere if is_webgpu(plan.placements[0].device) else None
-        self.scheduler = Scheduler(backend, self._sample, draft=draft, replace=replace)
+        if getattr(backend, "depth", 1) > 1:  # steps are under way on several machines
+            from rung.engine.scheduling.pipeline import PipelineScheduler
+
+            self.scheduler: Scheduler = PipelineScheduler(backend, self._sample)
+        else:
+            self.scheduler = Scheduler(backend, self._sample, draft=draft, replace=replace)
         self._adapters: Adapters | None = None
         if isinstance(backend, Decoder) and isinstance(card, ModelCard):
             self._adapters = Adapters(card, plan, backend)

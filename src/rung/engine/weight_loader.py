@@ -94,7 +94,7 @@ class WeightLoader:
             t for t in self.card.tensors if len(t.shape) > 1 and (not is_table(t.role) or (tied and t.role == "embed"))
         ]
         self._all = sum(tensor.bytes for tensor in multiplied)
-        if not self._shared:
+        if not self._shared and self.holds("embed"):
             self._all += self.card.tensor("embed").bytes
             self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
         multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time

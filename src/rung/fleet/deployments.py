@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import ray
@@ -17,17 +19,22 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rung.fleet.messages import CLASS_LABEL, ReplicaState
+from rung.fleet.messages import CLASS_LABEL, RatesReport, ReplicaState
 from rung.fleet.replica import Replica
 from rung.fleet.weights import ModelFile
 from rung.server import protocol
-from rung.server.protocol import FromEngine, Generate, Load, Question
+from rung.server.protocol import Failed, Finished, FromEngine, Generate, Load, ModelInfo, Question, Step
 
 #: Calls that a replica takes at once: the router of the fleet decides how many there are.
 _MOST_CALLS = 10_000
 #: Seconds between two looks of Ray Serve whether a replica is well, and that one has to end.
 _HEALTH_SECONDS, _STOP_SECONDS = 5.0, 2.0
 
+#: Tokens of the prompt and of the answers by which a node is measured, answers at most, and seconds that this takes at
+#: least and at most.
+_PROMPT, _TOKENS, _MOST_ANSWERS, _LEAST_SECONDS, _MEASURE_SECONDS = 64, 16, 64, 1.0, 20.0
+#: Tokens that say how fast a node is, and tokens a second where nothing says it: the router measures on.
+_LEAST, _GUESS = 4, 20.0
 #: Nodes of a class at most.
 _MOST_NODES = 10_000
 
@@ -104,7 +111,11 @@ class Deployment:
         data = await self._call("ask", None, msgspec.msgpack.encode(question), node=node)
         return protocol.read_from_engine(data[protocol.HEADER :])
 
-    async def _call(self, method: str, seconds: float | None, *arguments: bytes, node: str) -> bytes:
+    async def divide(self, load: Load, stages: Sequence[ActorHandle], node: str) -> None:
+        """Have the replica on a node load the first layers; ``stages`` have the others. Raises ``NodeLost``."""
+        await self._call("divide", None, msgspec.msgpack.encode(load), list(stages), node=node)
+
+    async def _call(self, method: str, seconds: float | None, *arguments: Any, node: str) -> bytes:
         try:
             async with asyncio.timeout(seconds):
                 found: bytes = await getattr(self._handle, method).remote(*arguments, node=node)
@@ -129,6 +140,76 @@ class Deployment:
         finally:
             if not is_over:
                 stream.cancel()
+
+
+async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesReport:
+    """Return the rates of a prompt, of one answer, and of answers in all slots on a node; a guess where answers ended
+    too early to say.
+
+    They come over Ray as those of clients do: what a token costs on the way is the node's, too. Raises ``NodeLost``.
+    """
+    if not info.writes:
+        return RatesReport(_GUESS, _GUESS, _GUESS)
+    alone = await _rounds(deployment, node, 1)
+    together = await _rounds(deployment, node, min(info.parallel, _MOST_ANSWERS))
+    if not alone or not together:
+        return RatesReport(_GUESS, _GUESS, _GUESS)
+    decode = _tokens_per_second(alone) or _GUESS
+    prompts = sum(each.prompt_seconds for each in alone)
+    prefill = _PROMPT * len(alone) / prompts if prompts else decode
+    return RatesReport(prefill, decode, max(_tokens_per_second(together) or decode, decode))
+
+
+class _Round(NamedTuple):
+    """Answers that were computed together: their tokens, seconds from the first token to the last, and of prompts."""
+
+    tokens: int
+    seconds: float
+    prompt_seconds: float
+
+
+async def _rounds(deployment: Deployment, node: str, count: int) -> list[_Round]:
+    """Return rounds of so many answers that are computed together; none where one takes too long.
+
+    They go on for ``_LEAST_SECONDS``: a processor with a quota is as fast as one without for the first moments.
+    """
+    rounds: list[_Round] = []
+    begun = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_MEASURE_SECONDS):
+            while not rounds or time.monotonic() - begun < _LEAST_SECONDS:
+                rounds.append(await _round(deployment, node, count, len(rounds)))
+    return rounds
+
+
+async def _round(deployment: Deployment, node: str, count: int, number: int) -> _Round:
+    """Return a round of so many answers to one prompt, which is another in each round."""
+    prompts: list[Any] = [[5 + (count + 7 * number + k) % 90 for k in range(_PROMPT)]]
+    several = [{"max_tokens": _TOKENS, "temperature": 1.0, "seed": seed} for seed in range(count)]
+    requests = [Generate(prompts=prompts, options=options, owner="measure") for options in several]
+    ends = await asyncio.gather(*(_answer(deployment, request, node) for request in requests))
+    first, last = min(each[0] for each in ends), max(each[1] for each in ends)
+    return _Round(sum(each[2] for each in ends) - count, last - first, sum(each[3] for each in ends))
+
+
+async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[float, float, int, float]:
+    """Return when the first token and the last one of an answer came, how many, and the seconds of its prompt. Raises
+    ``NodeLost``."""
+    first = last = 0.0
+    async for event in deployment.generate(request, node):
+        last = time.monotonic()
+        first = first or (last if isinstance(event, Step) else 0.0)
+        if isinstance(event, Finished):
+            return first or last, last, event.completion_tokens, event.prompt_seconds
+        if isinstance(event, Failed):
+            raise NodeLost(node)
+    raise NodeLost(node)
+
+
+def _tokens_per_second(rounds: Sequence[_Round]) -> float | None:
+    """Return the tokens a second of rounds of answers, None where these were too short to say."""
+    tokens, seconds = sum(each.tokens for each in rounds), sum(each.seconds for each in rounds)
+    return tokens / seconds if tokens >= _LEAST and seconds else None
 
 
 def actor_on(node: str, kind: type, *arguments: Any) -> ActorHandle:

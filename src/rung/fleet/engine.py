@@ -15,6 +15,7 @@ import msgspec
 from rung.fleet.deployments import Deployment, NodeLost
 from rung.fleet.messages import ModelStatus, ReplicaState
 from rung.fleet.router import CHARACTERS, Job, Node, Rates, Router, pieces_of
+from rung.server.child.machines import STAGE_LOST
 from rung.server.engines import Event
 from rung.server.engines.replay import Replay, with_seed
 from rung.server.errors import ApiError
@@ -260,6 +261,8 @@ class FleetEngine:
         async with aclosing(replica.deployment.generate(replay.go_on(), replica.state.node)) as found:
             while (event := await self._next(found, replica)) is not None:
                 if isinstance(event, Failed):
+                    if event.code == STAGE_LOST:
+                        self.lose(replica.state.node)
                     if event.status in _OF_NODE and not event.code.startswith("context"):
                         raise NodeLost(replica.name)
                     raise ApiError.of_failure(event)

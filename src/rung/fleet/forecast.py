@@ -10,12 +10,17 @@ from typing import Any
 
 from rung.core.errors import RungError, UsageError
 from rung.core.files import read_text
+from rung.core.types import Device
 from rung.core.value import Value
 from rung.engine.checking import answer_for
+from rung.engine.open_model import open_any
 from rung.fleet.messages import FleetStatus
 from rung.fleet.router import Rates
 from rung.fleet.simulator import Outcome, SimulatedNode, Simulation, burst, poisson
+from rung.fleet.work.stages import divide
 from rung.hardware.select import select_groups
+from rung.models.card import ModelCard
+from rung.models.lookup import find_path
 from rung.planning.check_result import Question
 
 #: Answers at once of a node of which nobody says how many it has room for.
@@ -24,6 +29,8 @@ SLOTS = 4
 MOST_NODES, PROMPT, ANSWER, _SECONDS, _LOAD = 10_000, 256, 128, 60.0, 0.7
 #: Requests of that trace at most: of a very large fleet it is shorter.
 _MOST_REQUESTS = 20_000
+#: Nodes of one kind at most over which a model is divided.
+_MOST_PARTS = 64
 _KEYS = {"name", "device", "count"}
 
 
@@ -38,13 +45,15 @@ class Kind(Value):
 
 @dataclass(frozen=True)
 class Part(Value):
-    """One kind of node with the model: format, bytes and tokens a second of one node; or why nothing."""
+    """One kind of node with the model: format, bytes and tokens a second of one node; or why nothing. ``layers`` says
+    which ones it has of a model that is divided; its rates are then those of all parts, at the first of them."""
 
     kind: Kind
     format: str = ""
     memory: int = 0
     rates: Rates | None = None
     reason: str = ""
+    layers: str = ""
 
     @property
     def together(self) -> float:
@@ -116,6 +125,8 @@ def part_of(model: str, kind: Kind, question: Question, check: Callable[..., Any
 def forecast(model: str, kinds: Sequence[Kind], question: Question) -> Forecast:
     """Return the forecast for nodes of these kinds. Raises ``RungError`` as ``part_of``."""
     parts = tuple(part_of(model, kind, question) for kind in kinds)
+    if all(part.rates is None for part in parts):
+        parts = _divided(model, kinds, question) or parts
     nodes = [
         SimulatedNode(f"{part.kind.name} {number}", SLOTS, part.rates)
         for part in parts
@@ -123,6 +134,37 @@ def forecast(model: str, kinds: Sequence[Kind], question: Question) -> Forecast:
         for number in range(part.kind.count)
     ]
     return _simulated(model, parts, nodes)
+
+
+def _divided(model: str, kinds: Sequence[Kind], question: Question) -> tuple[Part, ...]:
+    """Return the parts of a model that no node holds, over processors; none where it is not here, or does not fit."""
+    processors = dict[str, Device]()
+    for kind in kinds:
+        device = next((each for each in select_groups((kind.device,), None, False)[0] if each.kind == "cpu"), None)
+        if device is not None:
+            names = [kind.name] if kind.count == 1 else [f"{kind.name} {number}" for number in range(1, kind.count + 1)]
+            processors |= dict.fromkeys(names[:_MOST_PARTS], device)
+    format = next(iter(question.formats), None)
+    options = {"context": question.context, "memory": dict(question.memory) or None, "parallel": question.batch}
+    more = {"cache_type": question.cache_type, "format": format}
+    try:
+        card = open_any(find_path(model, offline=True))
+        if not isinstance(card, ModelCard) or len(processors) < 2:
+            return ()
+        division = divide(card, processors, {**options, **more})
+    except RungError:
+        return ()
+    rates = Rates(division.prefill, division.alone, max(division.together, division.alone))
+    return tuple(
+        Part(
+            Kind(part.node, processors[part.node].name),
+            format or "stored",
+            part.memory,
+            None if part.first else rates,
+            layers=f"layers {part.first} to {part.last - 1}",
+        )
+        for part in division.parts
+    )
 
 
 def live(status: FleetStatus, model: str) -> Forecast:
@@ -137,11 +179,12 @@ def live(status: FleetStatus, model: str) -> Forecast:
                 continue
             kind = Kind(node.report.name, node.report.device_class)
             if each.rates is None:
-                parts.append(Part(kind, reason=each.state))
+                reason = "" if each.layers else each.state
+                parts.append(Part(kind, memory=each.memory, reason=reason, layers=each.layers))
                 continue
             speed = each.speed
             rates = Rates(each.rates.prefill * speed, each.rates.decode * speed, each.rates.decode_sum * speed)
-            parts.append(Part(kind, each.format, each.memory, rates))
+            parts.append(Part(kind, each.format, each.memory, rates, layers=each.layers))
             nodes.append(SimulatedNode(kind.name, each.slots, rates))
     if not parts:
         served = sorted({each.model for node in status.nodes for each in node.models})

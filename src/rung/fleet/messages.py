@@ -66,6 +66,14 @@ class RatesReport(msgspec.Struct, frozen=True):
     decode_sum: float
 
 
+class StageReport(msgspec.Struct, frozen=True):
+    """Layers of a model on a node: their bytes and whether they give the same bytes in any company; or why not."""
+
+    memory: int = 0
+    same_bytes: bool = False
+    cause: str = ""
+
+
 class ReplicaState(msgspec.Struct, frozen=True):
     """The state of a replica: the model once it is loaded, or why it is not, and what it measured."""
 
@@ -79,7 +87,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
 
 class ModelStatus(msgspec.Struct, frozen=True):
     """A model on a node: ``state`` is ready, loading, or why it does not run; rates as measured, ``speed`` the share of
-    them that the router sees now; ``running`` are answers."""
+    them that the router sees now; ``running`` are answers. ``layers`` says which ones a node has, where several have
+    one model."""
 
     model: str
     state: str
@@ -90,6 +99,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     running: int = 0
     rates: RatesReport | None = None
     speed: float = 1.0
+    layers: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

@@ -5,26 +5,93 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import ray
 from ray import serve
+from ray.exceptions import RayError
 
-from rung.core.errors import RungError, UsageError
+from rung.core.errors import DoesNotFit, RungError, UsageError
+from rung.core.types import Device
+from rung.engine.open_model import open_any
 from rung.fleet import weights
-from rung.fleet.deployments import Deployment, NodeLost, actor_on
+from rung.fleet.deployments import Deployment, NodeLost, actor_on, measure
 from rung.fleet.engine import FleetEngine
-from rung.fleet.messages import CLASS_LABEL, FleetStatus, NodeReport, NodeStatus, ReplicaState, ServedModel, Versions
+from rung.fleet.messages import (
+    CLASS_LABEL,
+    FleetStatus,
+    ModelStatus,
+    NodeReport,
+    NodeStatus,
+    RatesReport,
+    ReplicaState,
+    ServedModel,
+    StageReport,
+    Versions,
+)
+from rung.fleet.work.stages import Division, StageHost, divide
+from rung.hardware import detect
+from rung.models.card import ModelCard
+from rung.models.lookup import find_path
+from rung.server.child.machines import STAGE_LOST
 from rung.server.engines import Listed
 from rung.server.errors import ApiError
-from rung.server.protocol import Load
+from rung.server.protocol import Failed, Load
 
 #: Seconds between two looks at the nodes, that a replica has to answer, and that one which computes may be silent.
 _LOOK, _STATE_SECONDS, _SILENT_SECONDS = 0.5, 5.0, 10.0
 #: Seconds that the first model has to be ready on a node.
 _START_SECONDS = 300.0
+
+
+#: Codes of a model that a node cannot have: several nodes may.
+_DIVIDED = frozenset({DoesNotFit.code, STAGE_LOST})
+
+
+class DividedModel:
+    """A model that lies on several nodes: its parts, Ray's ids of their nodes, and the actors of all but the first."""
+
+    def __init__(self, division: Division, nodes: Sequence[str], hosts: Sequence[Any]) -> None:
+        self.division, self.nodes, self._hosts = division, nodes, hosts
+        self.first = nodes[0]
+
+    def is_whole(self, nodes: Collection[str]) -> bool:
+        """Return whether every node with a part is among these."""
+        return all(node in nodes for node in self.nodes)
+
+    def is_lost(self, state: ReplicaState | None) -> bool:
+        """Return whether the first node says that another one is lost."""
+        return state is not None and state.failed is not None and state.failed.code == STAGE_LOST
+
+    def words(self) -> str:
+        """Return which node has what."""
+        return ", ".join(f"layers {p.first} to {p.last - 1} on {p.node}" for p in self.division.parts)
+
+    def end(self) -> None:
+        """End the processes that have parts."""
+        for host in self._hosts:
+            ray.kill(host)
+
+
+def _processor(report: NodeReport) -> Device:
+    """Return the processor of a node as plans know it: of this machine's kind, with its memory and speed."""
+    (own,) = [each for each in detect.devices() if each.kind == "cpu"]
+    found = next(each for each in report.devices if each.id == own.id)
+    bandwidth = found.bandwidth or None
+    return replace(own, name=found.name, memory=found.memory, free=found.budget, bandwidth=bandwidth)
+
+
+def _division_of(model: str, processors: Mapping[str, Device], options: Mapping[str, Any]) -> Division:
+    """Return the division of a model. Raises ``RungError``, also for one that cannot be divided."""
+    card = open_any(find_path(model))
+    if not isinstance(card, ModelCard):
+        raise RungError(f"{card.name} is built by transformers, which divides no layers.", code="fleet-no-node")
+    return divide(card, processors, options)
 
 
 class FleetPool:
@@ -51,6 +118,10 @@ class FleetPool:
         self._nodes: dict[str, Any] = {}
         self._files: dict[str, list[weights.ModelFile]] = {}
         self._source: Any = None
+        #: Models that are divided over nodes, and those nodes among which one could not be.
+        self._divided: dict[str, DividedModel] = {}
+        self._tried: dict[str, frozenset[str]] = {}
+        self._rates: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
         self._tasks: set[asyncio.Future[None]] = set()
 
     # ---- as a server knows the models
@@ -99,9 +170,10 @@ class FleetPool:
 
     async def stop(self) -> None:
         """End what watches the nodes."""
-        for task in self._tasks:
+        tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._rates.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(ray.shutdown)
 
     def connect(self) -> None:
@@ -128,6 +200,9 @@ class FleetPool:
                     self._lose(node)
             await asyncio.to_thread(self._deploy)
             await asyncio.gather(*(self._look_at(node) for node in self._nodes))
+            for model, engine in self.engines.items():
+                if not engine.is_ready:
+                    await self._divide(model, engine)
             await asyncio.sleep(_LOOK)
 
     def _class_of(self, node: str) -> str:
@@ -159,7 +234,78 @@ class FleetPool:
                     engine.lose(node)
                 continue
             self._last_seen[key] = time.monotonic()
+            if (divided := self._divided.get(model)) is not None and not divided.is_whole(self._nodes):
+                if divided.first == node:
+                    engine.lose(node)
+                continue
+            if state.model is not None:
+                state = await self._with_rates(deployment, engine, state)
+            self._states[key] = state
             engine.set_node(deployment, node, self._name_of(node), state)
+
+    async def _with_rates(self, deployment: Deployment, engine: FleetEngine, state: ReplicaState) -> ReplicaState:
+        """Return a state with the rates that a replica was measured at when it was there first; without rates, and so
+        not ready, while it is measured."""
+        assert state.model is not None
+        key = engine.name, state.node, state.process
+        if (known := self._rates.get(key)) is None or (known.done() and known.exception() is not None):
+            known = self._rates[key] = asyncio.ensure_future(measure(deployment, state.model, state.node))
+        return msgspec.structs.replace(state, rates=known.result()) if known.done() else state
+
+    async def _divide(self, model: str, engine: FleetEngine) -> None:
+        """Divide a model that no node holds alone over those of the class that has most of them; once for the same
+        nodes, unless one of them was lost."""
+        able = [node for node in self._nodes if self._class_of(node) and self._name_of(node) not in self._leaving]
+        states = {node: self._states.get((model, node)) for node in able}
+        known = self._divided.get(model)
+        is_broken = known is not None and not known.is_whole(able)
+        if known is not None and not is_broken and not known.is_lost(states[known.first]):
+            return
+        refused = [
+            state is not None and state.failed is not None and state.failed.code in _DIVIDED
+            for state in states.values()
+        ]
+        if not (is_broken or all(refused)):
+            return
+        classes = Counter(map(self._class_of, able))
+        nodes = [node for node in able if self._class_of(node) == max(classes, key=lambda each: classes[each])]
+        if len(nodes) < 2 or (known is None and self._tried.get(model) == frozenset(nodes)):
+            return
+        self._tried[model] = frozenset(nodes)
+        if (before := self._divided.pop(model, None)) is not None:
+            before.end()
+        try:
+            self._divided[model] = await self._load_divided(model, nodes)
+        except (RungError, RayError, NodeLost) as error:
+            cause = error.cause if isinstance(error, RungError) else str(error).strip().splitlines()[0]
+            facts = error.facts if isinstance(error, RungError) else ()
+            engine.failed = Failed(id=0, status=503, code=DoesNotFit.code, cause=cause, facts=list(facts))
+            self._on_note(f"{model} cannot be divided: {' '.join([cause, *facts])}")
+
+    async def _load_divided(self, model: str, nodes: Sequence[str]) -> DividedModel:
+        """Plan and load the parts of a model. Raises ``RungError``, ``RayError`` and ``NodeLost``."""
+        names, load = {self._name_of(node): node for node in nodes}, self._loads[model]
+        options = {name: value for name, value in load.options.items() if value is not None}
+        processors = {name: _processor(self._reports[name]) for name in names if name in self._reports}
+        division = await asyncio.to_thread(_division_of, load.model, processors, options)
+        first, *others = division.parts
+        options |= {"context": division.context}
+        arguments = self._files[model], self._source, load.model
+        hosts = [actor_on(names[part.node], StageHost, *arguments) for part in others]
+        divided = DividedModel(division, [names[part.node] for part in division.parts], hosts)
+        try:
+            for part, host in zip(others, hosts, strict=True):
+                found = msgspec.msgpack.decode(await host.load.remote(part.first, part.last, options), type=StageReport)
+                if found.cause:
+                    raise RungError(f"{part.node} cannot have layers of {model}.", [found.cause], code="fleet-no-node")
+            divided_load = msgspec.structs.replace(load, options=options, layers=first.last, stages=len(division.parts))
+            deployment = self._deployments[model, self._class_of(divided.first)]
+            await deployment.divide(divided_load, hosts, divided.first)
+        except BaseException:
+            divided.end()
+            raise
+        self._on_note(f"{model} fits on no node alone: {divided.words()}")
+        return divided
 
     def _lose(self, node: str) -> None:
         for engine in self.engines.values():
@@ -184,8 +330,9 @@ class FleetPool:
         if not nodes:
             raise UsageError(f"The fleet has no node {name}.")
         self._leaving.add(name)
-        for engine in self.engines.values():
-            await engine.drain(nodes[0])
+        for model, engine in self.engines.items():
+            divided = self._divided.get(model)
+            await engine.drain(divided.first if divided is not None and nodes[0] in divided.nodes else nodes[0])
 
     def status(self) -> FleetStatus:
         """Return the state of the fleet."""
@@ -194,10 +341,23 @@ class FleetPool:
         for name, report in self._reports.items():
             node = nodes.get(name, "")
             state = "leaving" if name in self._leaving else "up" if node else "lost"
-            models = [engine.status_on(node, self._states.get((model, node))) for model, engine in self.engines.items()]
+            models = [self._status_on(node, model, engine) for model, engine in self.engines.items()]
             shown.append(NodeStatus(report, state, models if node and report.device_class else []))
         waiting = sum(engine.router.waiting for engine in self.engines.values())
         return FleetStatus(self.url, self._address, self._versions, shown, waiting, self._served())
+
+    def _status_on(self, node: str, model: str, engine: FleetEngine) -> ModelStatus:
+        """Return how a model is on a node, and which of its layers are there."""
+        found = engine.status_on(node, self._states.get((model, node)))
+        divided = self._divided.get(model)
+        if divided is None or node not in divided.nodes:
+            return found
+        part = divided.division.parts[divided.nodes.index(node)]
+        layers = f"layers {part.first} to {part.last - 1}"
+        if node == divided.first:
+            return msgspec.structs.replace(found, layers=layers)
+        state = "ready" if engine.is_ready else "loading"
+        return ModelStatus(model, state, memory=part.memory, context=divided.division.context, layers=layers)
 
     def _served(self) -> list[ServedModel]:
         """Return the models with the hashes of their files."""

@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 import ray
+from ray.exceptions import RayError
 
 from rung.core.errors import RungError
 from rung.core.settings import CPU_LEVEL
 from rung.fleet import weights
-from rung.fleet.messages import RatesReport, ReplicaState
+from rung.fleet.messages import ReplicaState
 from rung.fleet.weights import ModelFile
 from rung.server import protocol
+from rung.server.child.machines import STAGE_LOST
 from rung.server.engine_client import EngineClient
 from rung.server.errors import ApiError
 from rung.server.model_pool import ModelPool
-from rung.server.protocol import Delta, Failed, Finished, Generate, Load, ModelInfo, Question, Step, Value
+from rung.server.protocol import Delta, Failed, Generate, Load, Question, Step, Value
 
-#: Tokens of the prompt and of the answers by which a replica measures itself, and seconds that this takes at least and
-#: at most.
-_PROMPT, _TOKENS, _LEAST_SECONDS, _MEASURE_SECONDS = 64, 16, 1.0, 20.0
 _question = msgspec.msgpack.Decoder(Question)
-#: Tokens that say how fast a node is, and tokens a second where nothing says it: the router measures on.
-_LEAST, _GUESS = 4, 20.0
 _generate = msgspec.msgpack.Decoder(Generate)
 
 
@@ -43,8 +39,10 @@ class Replica:
         self._node = ray.get_runtime_context().get_node_id()
         self._pool: ModelPool | None = None
         self._failed: Failed | None = None
-        self._rates: RatesReport | None = None
         self._starting: asyncio.Task[None] | None = None
+        #: Actors with the further layers, where the model is divided, and why one of them is lost.
+        self._stages: Sequence[Any] = ()
+        self._lost = ""
 
     async def state(self, node: str) -> bytes:
         """Return a ``ReplicaState``; the first call has the model loaded."""
@@ -53,11 +51,43 @@ class Replica:
         engine = None if self._pool is None else self._pool.engines[self._name]
         failed = self._failed if engine is None else engine.failed
         model = engine.model if engine is not None and engine.is_ready else None
-        found = ReplicaState(self._node, os.getpid(), model, failed, self._rates, CPU_LEVEL.read())
+        if self._lost:
+            model, failed = None, Failed(id=0, status=503, code=STAGE_LOST, cause=self._lost)
+        found = ReplicaState(self._node, os.getpid(), model, failed, None, CPU_LEVEL.read())
         return msgspec.msgpack.encode(found)
 
+    async def divide(self, load: bytes, stages: Sequence[Any], node: str) -> bytes:
+        """Load the first layers of the model; ``stages`` are actors that have the others, in their order. Returns
+        nothing."""
+        if node != self._node:
+            raise ApiError(503, "That is another node.", code="model_loading")
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._pool is not None:
+            await self._pool.stop()
+        self._pool = self._failed = None
+        self._load, self._stages, self._lost = msgspec.msgpack.decode(load, type=Load), stages, ""
+        self._starting = asyncio.create_task(self._start())
+        return b""
+
+    def _forward(self, batch: bytes, hidden: bytes) -> Awaitable[bytes]:
+        """Have the other nodes compute a batch; each gets it from the one before."""
+        found: Any = hidden
+        for stage in self._stages:
+            found = stage.compute.remote(batch, found)
+        return self._behind(found)
+
+    async def _behind(self, found: Any) -> bytes:
+        """Return the hidden states of the last node. Raises ``ConnectionError`` where one is lost."""
+        try:
+            hidden: bytes = await found
+        except RayError as error:
+            self._lost = f"A node with layers of {self._name} is lost."
+            raise ConnectionError(str(error).strip().splitlines()[0]) from error
+        return hidden
+
     async def _start(self) -> None:
-        """Fetch the model's files, load it and measure it."""
+        """Fetch the model's files and load it."""
         try:
             path = await weights.fetch(self._files, self._source) if self._files else self._load.model
         except RungError as error:
@@ -66,45 +96,9 @@ class Replica:
         load = msgspec.structs.replace(self._load, model=str(path))
         self._pool = ModelPool({self._name: load}, memory=load.options.get("memory"))
         engine = self._pool.engines[self._name]
-        try:
-            info = await engine.loaded()
-        except RungError:
-            return  # ``engine.failed`` has it
-        self._rates = await self._measure(info) if info.writes else RatesReport(_GUESS, _GUESS, _GUESS)
-
-    async def _measure(self, info: ModelInfo) -> RatesReport:
-        """Return how fast a prompt, one answer, and answers in all slots are computed here; as predicted where answers
-        ended too early to say."""
-        alone, together = await self._rounds(1), await self._rounds(info.parallel)
-        if not alone or not together:
-            return RatesReport(_GUESS, _GUESS, _GUESS)
-        first = alone[0][0]
-        decode = _tokens_per_second(alone) or first.report["predicted"].get("decode_tokens_per_second") or _GUESS
-        prompts = sum(end.prompt_seconds for (end,) in alone)
-        prefill = _PROMPT * len(alone) / prompts if prompts else decode
-        return RatesReport(prefill, decode, max(_tokens_per_second(together) or decode, decode))
-
-    async def _rounds(self, count: int) -> list[list[Finished]]:
-        """Return the ends of rounds of so many answers that are computed together; none where one takes too long.
-
-        They go on for ``_LEAST_SECONDS``: a processor with a quota is as fast as one without for the first moments.
-        """
-        rounds: list[list[Finished]] = []
-        begun = time.monotonic()
-        with contextlib.suppress(TimeoutError, ApiError):
-            async with asyncio.timeout(_MEASURE_SECONDS):
-                while not rounds or (rounds[-1] and time.monotonic() - begun < _LEAST_SECONDS):
-                    rounds.append(await self._answers(count, len(rounds)))
-        return [each for each in rounds if len(each) == count]
-
-    async def _answers(self, count: int, number: int) -> list[Finished]:
-        """Return the ends of so many answers to one prompt, which is another in each round."""
-        assert self._pool is not None
-        options = {"max_tokens": _TOKENS, "temperature": 1.0, "seed": 1}
-        prompts: list[Any] = [[5 + (count + 7 * number + k) % 90 for k in range(_PROMPT)]]
-        request = Generate(prompts=prompts, options=options, n=count, owner="measure")
-        events = self._pool.engines[self._name].generate(request)
-        return [event async for event in events if isinstance(event, Finished)]
+        engine.forward = self._forward if self._stages else None
+        with contextlib.suppress(RungError):  # ``engine.failed`` has it
+            await engine.loaded()
 
     def _engine(self, node: str) -> EngineClient:
         """Return the engine for a call of a node. Raises ``ApiError`` where it is not this one, or not loaded yet."""
@@ -128,13 +122,6 @@ class Replica:
             return protocol.frame(Value(0, await self._engine(node).ask(_question.decode(question))))
         except ApiError as error:
             return protocol.frame(_failed(error))
-
-
-def _tokens_per_second(rounds: Sequence[Sequence[Finished]]) -> float | None:
-    """Return the tokens a second of rounds of answers, None where these were too short to say."""
-    tokens = sum(end.completion_tokens for ends in rounds for end in ends)
-    seconds = sum(max(end.seconds for end in ends) for ends in rounds)
-    return tokens / seconds if tokens >= _LEAST and seconds else None
 
 
 def _failed(error: ApiError) -> Failed:

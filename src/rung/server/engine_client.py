@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,11 +26,13 @@ from rung.server.engines import Event
 from rung.server.engines.replay import Replay, with_seed
 from rung.server.errors import ApiError
 from rung.server.protocol import (
+    Behind,
     Cancel,
     Counts,
     Delta,
     Failed,
     Finished,
+    Forward,
     Generate,
     Load,
     ModelInfo,
@@ -166,6 +168,9 @@ class EngineClient:
         self._level = ""
         #: How often the child was started.
         self.starts = 0
+        #: Has other machines compute their layers of a batch, where they have some: begins at once, in order.
+        self.forward: Callable[[bytes, bytes], Awaitable[bytes]] | None = None
+        self._forwarding: set[asyncio.Future[None]] = set()
 
     @property
     def is_ready(self) -> bool:
@@ -363,6 +368,8 @@ class EngineClient:
                 self._put_value(message)
                 if (request := self._requests.get(message.id)) is not None:
                     request.events.put(message)
+            case Forward():
+                self._send_on(message)
             case Queued():
                 self.positions = message.positions
             case SteppedDown():
@@ -374,6 +381,21 @@ class EngineClient:
                 self._on_note(message.text)
             case Progress():
                 self._on_progress(message.label, message.done, message.total)
+
+    def _send_on(self, message: Forward) -> None:
+        """Have other machines compute their layers of a batch, and send the engine what comes back."""
+        assert self.forward is not None, "an engine that has all layers sends none on"
+        came = self.forward(message.batch, message.hidden)
+
+        async def bring_back() -> None:
+            try:
+                self._send(Behind(message.id, await came))
+            except ConnectionError as error:
+                self._send(Behind(message.id, error=str(error)))
+
+        task = asyncio.ensure_future(bring_back())
+        self._forwarding.add(task)
+        task.add_done_callback(self._forwarding.discard)
 
     def _note_ready(self, model: ModelInfo) -> None:
         room = f"{model.parallel} answers at once, context {model.context:,}"

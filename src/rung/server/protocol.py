@@ -27,7 +27,9 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
     to be lower than the best; ``system`` the system prompt of conversations that have none; ``slots`` the folder
     of saved slots (``DIR`` or ``DIR:SIZE``), if there is one; ``template`` a chat template in the place of the
-    model's own; ``thinks`` whether it thinks where a request does not say, None for its template's own way."""
+    model's own; ``thinks`` whether it thinks where a request does not say, None for its template's own way. ``layers``
+    are how many of the first layers the engine has, where other machines have the rest and ``stages`` machines have
+    all; 0 is all of them."""
 
     model: str
     options: dict[str, Any] = {}
@@ -37,6 +39,25 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     slots: str = ""
     template: str = ""
     thinks: bool | None = None
+    layers: int = 0
+    stages: int = 1
+
+
+class Behind(msgspec.Struct, tag=True, frozen=True):
+    """Hidden states behind the last layer, for a ``Forward``; ``error`` says why there are none."""
+
+    id: int
+    hidden: bytes = b""
+    error: str = ""
+
+
+class Forward(msgspec.Struct, tag=True, frozen=True):
+    """Hidden states of a batch for the layers of other machines (``rung.engine.scheduling.stages``). They are sent on
+    in the order in which they come."""
+
+    id: int
+    batch: bytes
+    hidden: bytes
 
 
 class Proceed(msgspec.Struct, tag=True, frozen=True):
@@ -176,7 +197,7 @@ class ActOnSlot(msgspec.Struct, tag=True, kw_only=True):
 
 #: Requests that have one answer, a ``Value``.
 Question = Stats | Encode | Decode | Render | Embed | ActOnSlot
-ToEngine = Load | Proceed | Generate | Cancel | Question
+ToEngine = Load | Proceed | Generate | Cancel | Behind | Question
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -361,7 +382,19 @@ class Value(msgspec.Struct, tag=True, frozen=True):
 
 
 FromEngine = (
-    Progress | Planned | Note | Ready | SteppedDown | Queued | Started | PromptRead | Step | Finished | Failed | Value
+    Progress
+    | Planned
+    | Note
+    | Ready
+    | SteppedDown
+    | Queued
+    | Started
+    | PromptRead
+    | Step
+    | Finished
+    | Failed
+    | Value
+    | Forward
 )
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -150,7 +150,9 @@ class BlockPool:
     """The memory of caches; see ``rung.ops.decode_step.parts.Pool``.
 
     ``block`` are the positions of a block, 0 for those of a whole sequence; ``blocks`` how many there are in each
-    group, by default those of so many ``sequences`` (``rung.models.decoder_memory.pool_blocks``).
+    group, by default those of so many ``sequences`` (``rung.models.decoder_memory.pool_blocks``). ``part`` are the
+    first and last of the layers that have memory here, by default all: pools of the parts of a model number their
+    blocks alike, and layers count from the first of a part.
     """
 
     def __init__(
@@ -162,8 +164,10 @@ class BlockPool:
         block: int = 0,
         blocks: int | None = None,
         sequences: int = 1,
+        part: tuple[int, int] | None = None,
     ) -> None:
         """Reserve the memory; ``devices`` has torch's name of each layer's."""
+        first, last = part or (0, len(shape.layers))
         self.context, self.dtype = context, dtype
         self.block = block or -(-context // _LANES) * _LANES
         self.heads, self.size = shape.kv_heads, shape.head_dim
@@ -173,7 +177,7 @@ class BlockPool:
         keys = [(layer.window, device) for layer, device in zip(shape.layers, devices, strict=True)]
         self._names = list(dict.fromkeys(keys))
         self._layers, counts = [], [0] * len(self._names)
-        for key in keys:
+        for key in keys[first:last]:
             group = self._names.index(key)
             self._layers.append(LayerLayout(group, counts[group] * both, self.heads * head, head, row))
             counts[group] += 1
@@ -188,6 +192,9 @@ class BlockPool:
             for group, (window, _) in enumerate(self._names)
             if window is not None and window_blocks(window, self.block) + 1 < self.per_sequence
         }
+        #: Blocks that were copied, (group, from, to), since somebody looked: other parts of the model copy them too.
+        self.copies: list[tuple[int, int, int]] = []
+        self.is_part = part is not None
         #: Frees a block of a group that only a prefix cache uses, and returns whether there was one.
         self.reclaim: Callable[[int], bool] = lambda group: False
         self._used = False
@@ -208,6 +215,12 @@ class BlockPool:
         while not self.members[group].free and self.reclaim(group):
             pass
         return self.members[group].take()
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Let a block of a group have the bytes of another one."""
+        self.members[group].copy(source, target)
+        if self.is_part:
+            self.copies.append((group, source, target))
 
     def recount(self, caches: Iterable[Cache]) -> None:
         """Count the uses of blocks anew: those of these caches."""

@@ -359,7 +359,7 @@ class PrefixCache:
         try:
             for group, number in blocks.items():
                 copies[group] = self._pool.take(group)
-                self._pool.members[group].copy(number, copies[group])
+                self._pool.copy(group, number, copies[group])
         except OutOfMemory:
             self._give_back(copies)
             raise

@@ -272,7 +272,7 @@ class Scheduler:
 
     def _sweep(self) -> bool:
         """Give back the caches of sequences that have ended; return whether there were any."""
-        ended = [each for each in (*self._running, *self._waiting) if each.ended]
+        ended = [each for each in (*self._running, *self._waiting) if each.ended and self._rests(each)]
         for sequence in ended:
             if sequence.cache is not None:
                 self._stop(sequence)
@@ -280,6 +280,10 @@ class Scheduler:
                 self._waiting.remove(sequence)
             self._speculator.remember(sequence)
         return bool(ended)
+
+    def _rests(self, sequence: Sequence) -> bool:
+        """Return whether no step that is under way has a sequence in it."""
+        return True
 
     def _stop(self, sequence: Sequence) -> None:
         """Give back the cache of a sequence."""
@@ -405,7 +409,7 @@ class Scheduler:
 
     def _batch(self) -> list[Part]:
         """Return who takes part in a step, with the tokens that are computed next: single ones first."""
-        active = [each for each in self._running if _takes_part(each)]
+        active = self._active()
         left = {each: len(each.ids) - each.computed for each in active}
         singles = sum(count == 1 for count in left.values())
         room = self._prompt_rows(singles) if singles else self._chunk
@@ -424,6 +428,10 @@ class Scheduler:
                 batch.append(Part(each, each.cache, start, ids, with_logits, states=each.states_of(len(ids))))
         batch.sort(key=_adapter_number)  # rows with the same one are multiplied together
         return self._ahead(self._with_guesses(batch)) if len(batch) == singles else batch
+
+    def _active(self) -> list[Sequence]:
+        """Return the sequences that may take part in a step."""
+        return [each for each in self._running if takes_part(each)]
 
     def _ahead(self, batch: list[Part]) -> list[Part]:
         """Return the parts of a step without prompts, with the settings of the tokens that the device chooses where
@@ -495,7 +503,9 @@ class Scheduler:
                     count //= 2
                     continue
                 inside = [part.sequence for part in batch]
-                self._preempt(next(each for each in reversed(self._running) if each not in inside))
+                self._preempt(
+                    next(each for each in reversed(self._running) if each not in inside and self._rests(each))
+                )
             else:
                 return count
         return 0
@@ -514,7 +524,7 @@ class Scheduler:
             while not (self._shares_soon(sequence) or self._begin(sequence)):
                 if not self._running:
                     raise OutOfMemory("The cache of keys and values has no room for one sequence.")
-                idle = next((each for each in self._running if _is_idle(each)), None)
+                idle = next((each for each in self._running if _is_idle(each) and self._rests(each)), None)
                 if idle is None:
                     return len(self._running) > count
                 self._preempt(idle)
@@ -541,7 +551,7 @@ class Scheduler:
             each.shares
             and each.owner == sequence.owner
             and each.adapter is sequence.adapter
-            and _takes_part(each)
+            and takes_part(each)
             and common_length(each.ids[: each.prompt], sequence.ids) >= each.computed + _WORTH_WAITING
             for each in self._running
         )
@@ -568,7 +578,7 @@ def _has_news(sequence: Sequence, before: tuple[int | None, int]) -> bool:
     return sequence.ahead or sequence.ended or sequence.cached != before[0] or sequence.computed > before[1]
 
 
-def _takes_part(sequence: Sequence) -> bool:
+def takes_part(sequence: Sequence) -> bool:
     if sequence.ahead or sequence.ended:
         return False
     return sequence.waiting or time.monotonic() - sequence.used < _IDLE

@@ -7,6 +7,9 @@ Contract of every rung's ``impl`` object::
     rows_without_torch(state) -> int | None
     same_bytes(state) -> bool
     look_ahead(state) -> int
+    embed(state, batch) -> float32 array [rows, hidden]
+    through(state, batch, hidden) -> float32 array [rows, hidden]
+    head(state, batch, hidden) -> float32 array [wanted, vocabulary]
     choose(state, rows: SequenceRows, settings: Sequence[Row]) -> list of up to len(settings) tokens
     block: int
 
@@ -26,6 +29,11 @@ is how many rows a batch may have without torch being imported; None for any num
 ``rung.ops.sample`` does by its ``settings``, which are ``Row.simple`` and differ in their random bits alone; -1 where
 the logits are no numbers. It returns fewer where it is not sure of the next one. The cache has room for all. A rung
 whose ``look_ahead`` is 0 has no ``choose``.
+
+``embed``, ``through`` and ``head`` are ``apply`` in three parts, for a model whose layers lie on several machines
+(``rung.engine.scheduling.stages``): what comes before the first layer, the layers that there are, and what comes behind
+the last one. They give the bytes that ``apply`` gives. ``prepare`` takes a ``LayerStack`` for layers alone, which have
+``through`` alone. A rung that has none of them has all layers.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -56,3 +56,20 @@ def logit_rows(batch: Sequence[SequenceRows]) -> list[int]:
         end += len(each.tokens)
         found += range(end - each.logits, end)
     return found
+
+
+def pieces(batch: Sequence[SequenceRows], most: int) -> Iterator[list[SequenceRows]]:
+    """Yield the rows of a batch in their order, so many at a time, without their logits and states."""
+    found: list[SequenceRows] = []
+    room = most
+    for each in batch:
+        first = 0
+        while first < len(each.tokens):
+            tokens = each.tokens[first : first + room]
+            found.append(each._replace(tokens=tokens, start=each.start + first, logits=0, states=None))
+            first, room = first + len(tokens), room - len(tokens)
+            if not room:
+                yield found
+                found, room = [], most
+    if found:
+        yield found

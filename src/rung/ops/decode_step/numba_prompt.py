@@ -15,10 +15,10 @@ from rung.kernels.cpu.decode.step_program import HeadShape, cache_words
 from rung.kernels.cpu.parallel import run
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
 from rung.ops.decode_step.parts import Pool, SequenceRows
-from rung.ops.decode_step.weights import AdapterRows, LayerWeights, Weights
+from rung.ops.decode_step.weights import AdapterRows, LayerStack, LayerWeights, Weights
 
 
-def reads(weights: Weights) -> bool:
+def reads(weights: LayerStack) -> bool:
     """Return whether every linear is bound to rungs that need no torch, so that ``PromptReader`` multiplies with it."""
     return all(biased.linear.without_torch for biased, _ in weights.linears)
 
@@ -26,7 +26,7 @@ def reads(weights: Weights) -> bool:
 class PromptReader:
     """Reads the rows of a batch an op at a time. Keeps no state: what has been read is in the caches."""
 
-    def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
+    def __init__(self, weights: LayerStack, pool: Pool, threads: int) -> None:
         self._weights, self._pool, self._threads = weights, pool, threads
         shape = self._shape = weights.shape
         self._heads_of = HeadShape(
@@ -46,26 +46,45 @@ class PromptReader:
 
     def read(self, batch: Sequence[SequenceRows]) -> Floats:
         """Return the wanted logits [wanted, vocabulary] of a batch; write the caches."""
+        return self.head(batch, self.through(batch, self.embed(batch)))
+
+    def embed(self, batch: Sequence[SequenceRows]) -> Floats:
+        """Return hidden states [rows, hidden] f32 before the first layer."""
         tokens = [token for each in batch for token in each.tokens]
-        hidden = self._weights.look_up.rows(tokens) * np.float32(self._shape.embedding_scale)
+        return self._whole.look_up.rows(tokens) * np.float32(self._shape.embedding_scale)
+
+    def through(self, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return hidden states [rows, hidden] behind the layers, of those before them; write the caches. ``hidden`` is
+        overwritten."""
         at = positions(batch)
         turns = [frequencies.table(at) for frequencies in self._weights.frequencies]
-        tables = BatchTables(self._pool, len(tokens))
+        tables = BatchTables(self._pool, len(hidden))
         tables.fill(batch)
         changes = _changes(batch, [len(each.tokens) for each in batch])
         for layer in self._weights.layers:
             self._layer(layer, hidden, tables, turns[layer.rope], changes)
-        self._write_states(batch, hidden)
+        return hidden
+
+    def head(self, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return the wanted logits [wanted, vocabulary] of hidden states [rows, hidden] behind the last layer, and
+        write the wanted states."""
+        self.write_states(batch, hidden)
         with_logits = logit_rows(batch)
         if not with_logits:
             return np.empty((0, self._shape.vocabulary), np.float32)
         return self._logits(hidden[with_logits], _changes(batch, [each.logits for each in batch]))
 
-    def _write_states(self, batch: Sequence[SequenceRows], hidden: Floats) -> None:
+    @property
+    def _whole(self) -> Weights:
+        """Return the weights, which have an embedding and a head here."""
+        assert isinstance(self._weights, Weights), "layers alone have no embedding and no head"
+        return self._weights
+
+    def write_states(self, batch: Sequence[SequenceRows], hidden: Floats) -> None:
         """Write the states that sequences want, after the final norm; ``hidden`` stays as it is."""
         if all(each.states is None for each in batch):
             return
-        normed, end = self._add_and_norm(hidden, None, None, self._weights.norm), 0
+        normed, end = self.add_and_norm(hidden, None, None, self._whole.norm), 0
         for each in batch:
             end += len(each.tokens)
             if each.states is not None:
@@ -73,7 +92,7 @@ class PromptReader:
 
     def _logits(self, hidden: Floats, changes: Sequence[AdapterRows]) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden], which are overwritten."""
-        logits = self._weights.head.multiply(self._add_and_norm(hidden, None, None, self._weights.norm), changes)
+        logits = self._whole.head.multiply(self.add_and_norm(hidden, None, None, self._whole.norm), changes)
         softcap = self._shape.logit_softcap
         if softcap is None:
             return logits
@@ -92,14 +111,14 @@ class PromptReader:
         turns: tuple[Floats, Floats],
         changes: Sequence[AdapterRows],
     ) -> None:
-        q, k, v = self._heads(layer, self._add_and_norm(hidden, None, None, layer.attention_norm), changes)
+        q, k, v = self._heads(layer, self.add_and_norm(hidden, None, None, layer.attention_norm), changes)
         self._rope_and_store_kv(layer, (q, k, v), tables, turns)
         mixed = layer.output.multiply(self._attend(layer, q, tables, len(hidden)), changes)
-        x = self._add_and_norm(hidden, mixed, layer.attention_post_norm, layer.mlp_norm)
+        x = self.add_and_norm(hidden, mixed, layer.attention_post_norm, layer.mlp_norm)
         narrow = layer.narrow.multiply(self._gated(layer, x, changes), changes)
-        self._add_and_norm(hidden, narrow, layer.mlp_post_norm, None)
+        self.add_and_norm(hidden, narrow, layer.mlp_post_norm, None)
 
-    def _add_and_norm(
+    def add_and_norm(
         self, hidden: Floats, added: Floats | None, post_norm: Floats | None, norm: Floats | None
     ) -> Floats:
         """Add post_norm(added) to hidden in place; return norm(hidden), or hidden without a norm."""

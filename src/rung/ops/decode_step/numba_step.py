@@ -31,10 +31,10 @@ from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.thread_pool import Program
 from rung.ops.decode_step import BLOCKS
-from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
+from rung.ops.decode_step.batch import BatchTables, logit_rows, pieces, positions
 from rung.ops.decode_step.numba_prompt import PromptReader, reads
 from rung.ops.decode_step.parts import Pool, SequenceRows, read_each
-from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+from rung.ops.decode_step.weights import Biased, LayerStack, LayerWeights, Weights
 
 #: Rows of a batch that a program computes; more are read an op at a time.
 MOST_ROWS = 16
@@ -44,7 +44,7 @@ class _Memory:
     """Memory that programs read and write, for up to ``MOST_ROWS`` rows: pages that no program comes to are not
     there."""
 
-    def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
+    def __init__(self, weights: LayerStack, pool: Pool, threads: int) -> None:
         shape = weights.shape
         self.scores = floats(threads * score_floats(pool.context, shape.head_dim)).reshape(threads, -1)
         self._keep: list[Floats] = []
@@ -69,9 +69,14 @@ class _Memory:
         self._keep.append(self._array(columns))
         return rows_of(self._keep[-1])
 
+    @property
+    def left(self) -> tuple[Floats, Floats]:
+        """Return hidden states as a program through layers leaves them, and the sums that are to be added."""
+        return self._keep[0], self._keep[2]
+
     def gather(self, rows: Sequence[int]) -> None:
         """Move hidden states and what is added to them of some rows to the front, for a head of fewer rows."""
-        for buffer in self._keep[0], self._keep[2]:
+        for buffer in self.left:
             buffer[: len(rows)] = buffer[list(rows)]
 
 
@@ -84,17 +89,25 @@ def rows_of(array: Floats) -> Rows:
 class State:
     """Programs bound to weights and a cache, by the rows they compute, with the memory that Python reads and writes."""
 
-    weights: Weights
+    weights: LayerStack
     pool: Pool
     threads: int
     memory: _Memory
-    programs: dict[tuple[int, int], Program] = field(default_factory=dict)
+    programs: dict[tuple[int, int, bool], Program] = field(default_factory=dict)
 
-    def program(self, rows: int, logits: int) -> Program:
-        """Return the program of ``rows`` rows through the layers and ``logits`` rows through the head; 0 for none."""
-        if (rows, logits) not in self.programs:
-            self.programs[rows, logits] = _Layout(self, rows or logits).write(rows > 0, logits > 0)
-        return self.programs[rows, logits]
+    def program(self, rows: int, logits: int, apart: bool = False) -> Program:
+        """Return the program of ``rows`` rows through the layers and ``logits`` rows through the head; 0 for none.
+        ``apart``: what comes between is computed elsewhere."""
+        key = rows, logits, apart
+        if key not in self.programs:
+            self.programs[key] = _Layout(self, rows or logits).write(rows > 0, logits > 0, apart)
+        return self.programs[key]
+
+    @property
+    def whole(self) -> Weights:
+        """Return the weights, which have an embedding and a head here."""
+        assert isinstance(self.weights, Weights), "layers alone have no embedding and no head"
+        return self.weights
 
     @cached_property
     def reads_without_torch(self) -> bool:
@@ -122,7 +135,7 @@ class State:
         from rung.ops.decode_step.network import Network
         from rung.ops.decode_step.numba_glue import NumbaGlue
 
-        return Network(self.weights, NumbaGlue(self.weights.shape, self.pool, self.threads), self.threads)
+        return Network(self.whole, NumbaGlue(self.weights.shape, self.pool, self.threads), self.threads)
 
 
 class Step:
@@ -130,10 +143,11 @@ class Step:
 
     block = BLOCKS["numba.step"]
 
-    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
+    def prepare(self, weights: LayerStack, pool: Pool, *, threads: int) -> State:
         """Lay out memory and write the program of one row; compile its functions or load them from the disk."""
         state = State(weights, pool, threads, _Memory(weights, pool, threads))
-        state.program(1, 1)
+        is_whole = isinstance(weights, Weights)
+        state.program(1, int(is_whole), not is_whole)
         return state
 
     def same_bytes(self, state: State) -> bool:
@@ -159,21 +173,73 @@ class Step:
         self._run(state, batch, count)
         return state.memory.logits[: sum(each.logits for each in batch), : state.weights.shape.vocabulary]
 
+    def embed(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
+        """Return hidden states [rows, hidden] f32 before the first layer."""
+        return state.reader.embed(batch)
+
+    def through(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return hidden states [rows, hidden] behind the layers that there are; memory that the next call writes to."""
+        most = 1 if state.one_by_one else MOST_ROWS
+        if len(hidden) <= most:
+            return self._through(state, batch, hidden)
+        if state.reads_without_torch:
+            return state.reader.through(batch, hidden.copy())
+        found, first = np.empty_like(hidden), 0
+        for piece in pieces(batch, most):
+            last = first + sum(len(each.tokens) for each in piece)
+            found[first:last] = self._through(state, piece, hidden[first:last])
+            first = last
+        return found
+
+    def _through(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Do as ``through`` with a program."""
+        count = len(hidden)
+        state.memory.embedded[:count, : hidden.shape[1]] = hidden
+        self._fill(state, batch, count)
+        run_program(state.program(count, 0, apart=True), state.threads)
+        states, added = (each[:count] for each in state.memory.left)
+        return state.reader.add_and_norm(states, added, state.weights.layers[-1].mlp_post_norm, None)
+
+    def head(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return the wanted logits [wanted, vocabulary] of hidden states behind the last layer of the
+        model."""
+        wanted, most = logit_rows(batch), 1 if state.one_by_one else MOST_ROWS
+        if not wanted or (len(wanted) > most and state.reads_without_torch):
+            return state.reader.head(batch, hidden)
+        state.reader.write_states(batch, hidden)
+        adapters = [each.adapter for each in batch for _ in each.tokens]
+        parts = [wanted[first : first + most] for first in range(0, len(wanted), most)]
+        found = [self._head(state, hidden[part], [adapters[row] for row in part]) for part in parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _head(self, state: State, hidden: Floats, adapters: Sequence[Any]) -> Floats:
+        """Return logits of a few hidden states, by a program."""
+        count = len(hidden)
+        state.memory.embedded[:count, : hidden.shape[1]] = hidden
+        state.memory.adapters.fill(adapters)
+        run_program(state.program(0, count, apart=True), state.threads)
+        return state.memory.logits[:count, : state.weights.shape.vocabulary].copy()
+
+    def _fill(self, state: State, batch: Sequence[SequenceRows], count: int) -> list[Any]:
+        """Write what a program reads of a batch beside hidden states; return the adapter of each row."""
+        at = positions(batch)
+        for frequencies, (cosine, sine) in zip(state.weights.frequencies, state.memory.rotations, strict=True):
+            size = count * len(frequencies.inverse)
+            turned = frequencies.table(at)
+            cosine[:size], sine[:size] = turned[0].reshape(-1), turned[1].reshape(-1)
+        state.memory.tables.fill(batch)
+        adapters = [each.adapter for each in batch for _ in each.tokens]
+        state.memory.adapters.fill(adapters)
+        return adapters
+
     def _run(self, state: State, batch: Sequence[SequenceRows], count: int) -> None:
         """Compute the rows with programs: one where logits of every row are wanted, else one for the head alone."""
         memory, shape = state.memory, state.weights.shape
         tokens = [token for each in batch for token in each.tokens]
         embedded = memory.embedded[:count, : shape.hidden]
-        np.multiply(state.weights.look_up.rows(tokens), np.float32(shape.embedding_scale), out=embedded)
-        at = positions(batch)
-        for frequencies, (cosine, sine) in zip(state.weights.frequencies, memory.rotations, strict=True):
-            size = count * len(frequencies.inverse)
-            turned = frequencies.table(at)
-            cosine[:size], sine[:size] = turned[0].reshape(-1), turned[1].reshape(-1)
-        memory.tables.fill(batch)
+        np.multiply(state.whole.look_up.rows(tokens), np.float32(shape.embedding_scale), out=embedded)
+        adapters = self._fill(state, batch, count)
         logits = sum(each.logits for each in batch)
-        adapters = [each.adapter for each in batch for _ in each.tokens]
-        memory.adapters.fill(adapters)
         if logits in (0, count):
             run_program(state.program(count, logits), state.threads)
             return
@@ -198,29 +264,37 @@ class _Layout:
             shape.attention_softcap or 0.0,
             shape.norm_epsilon,
         )
-        self.weights, self.memory, self.pool = weights, memory, state.pool
+        self.state, self.weights, self.memory, self.pool = state, weights, memory, state.pool
         self.builder = Builder(
             rows, shape.hidden, state.threads, heads, memory.states, memory.normed, memory.scores, memory.adapters
         )
         self._numbers = {each.role: number for number, (each, _) in enumerate(weights.linears)}
 
-    def write(self, layers: bool, head: bool) -> Program:
-        """Return the program of every function in order. The head alone goes on from what a program has left."""
+    def write(self, layers: bool, head: bool, apart: bool) -> Program:
+        """Return the program of every function in order. The head alone goes on from what a program has left, or where
+        it is ``apart`` from hidden states as embeddings are."""
         memory = self.memory
-        self.builder.shared |= not layers
+        self.builder.shared |= apart or not layers
         for index, layer in enumerate(self.weights.layers if layers else ()):
             first = index == 0
             post_norm = None if first else _vector(self.weights.layers[index - 1].mlp_post_norm)
             start = Before(step.START if first else step.ADD, _vector(layer.attention_norm), post_norm)
             self._layer(layer, start, rows_of(memory.embedded) if first else memory.added)
-        last = Before(step.ADD, _vector(self.weights.norm), _vector(self.weights.layers[-1].mlp_post_norm))
         if head:
-            cap = self.weights.shape.logit_softcap
-            softcap = None if cap is None else np.array([cap], dtype=np.float32)
-            piece = self._piece(self.weights.head, rows_of(memory.logits))
-            after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
-            self.builder.linear([piece], memory.added, last, after)
+            self._head(apart)
         return self.builder.program()
+
+    def _head(self, apart: bool) -> None:
+        weights, memory = self.state.whole, self.memory
+        cap = weights.shape.logit_softcap
+        softcap = None if cap is None else np.array([cap], dtype=np.float32)
+        piece = self._piece(weights.head, rows_of(memory.logits))
+        after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
+        if apart:
+            self.builder.linear([piece], rows_of(memory.embedded), Before(step.START, _vector(weights.norm)), after)
+        else:
+            last = Before(step.ADD, _vector(weights.norm), _vector(weights.layers[-1].mlp_post_norm))
+            self.builder.linear([piece], memory.added, last, after)
 
     def _piece(self, biased: Biased, result: Rows) -> Piece:
         return Piece(kernel_weight(biased.linear), _vector(biased.bias), result, self._numbers[biased.role])
@@ -280,7 +354,7 @@ def kernel_weight(linear: Any) -> Packed | FloatRows:
     return FloatRows(encoded.format.name, encoded.shape, encoded.parts["data"])
 
 
-def _states(weights: Weights) -> list[Any]:
+def _states(weights: LayerStack) -> list[Any]:
     linears: list[Any] = [each.linear for each, _ in weights.linears]
     return [linear.state for linear in linears]
 

@@ -102,15 +102,13 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Embedding, layers and head of one model; ``frequencies`` are those of a context of known length."""
+class LayerStack:
+    """Layers of one model that follow each other, all or some of them; ``frequencies`` are those of a context of known
+    length."""
 
     shape: Shape
     frequencies: tuple[Frequencies, ...]
-    look_up: Embedding
     layers: tuple[LayerWeights, ...]
-    norm: Floats
-    head: Biased
 
     @property
     def linears(self) -> Iterator[tuple[Biased, str]]:
@@ -118,16 +116,40 @@ class Weights:
         for layer in self.layers:
             for each in (*layer.inputs, layer.output, *layer.widen, layer.narrow):
                 yield each, layer.device
+
+    @classmethod
+    def bind_layers(cls, shape: Shape, parts: Parts, context: int) -> LayerStack:
+        """Asks ``parts`` for every part of the layers of ``shape``, in the order of use."""
+        ropes = tuple(Frequencies.choose(rope, context) for rope in shape.ropes)
+        return LayerStack(shape, ropes, _bind_all(shape, parts))
+
+
+def _bind_all(shape: Shape, parts: Parts) -> tuple[LayerWeights, ...]:
+    return tuple(LayerWeights.bind(shape, index, parts) for index in range(len(shape.layers)))
+
+
+@dataclass(frozen=True)
+class Weights(LayerStack):
+    """Embedding, layers and head of one model. Where other machines have layers too, those here come first."""
+
+    look_up: Embedding
+    norm: Floats
+    head: Biased
+
+    @property
+    def linears(self) -> Iterator[tuple[Biased, str]]:
+        """Yield every linear with torch's name of where it computes, in the order of use."""
+        yield from super().linears
         yield self.head, self.layers[-1].device
 
     @classmethod
     def bind(cls, shape: Shape, parts: Parts, context: int) -> Weights:
         """Asks ``parts`` for every part, in the order of use."""
         return cls(
-            shape,
-            tuple(Frequencies.choose(rope, context) for rope in shape.ropes),
-            parts.look_up(),
-            tuple(LayerWeights.bind(shape, index, parts) for index in range(len(shape.layers))),
-            parts.vector("norm") + np.float32(shape.norm_offset),
-            Biased("head", parts.linear("head"), None),
+            shape=shape,
+            frequencies=tuple(Frequencies.choose(rope, context) for rope in shape.ropes),
+            look_up=parts.look_up(),
+            layers=_bind_all(shape, parts),
+            norm=parts.vector("norm") + np.float32(shape.norm_offset),
+            head=Biased("head", parts.linear("head"), None),
         )

@@ -24,7 +24,6 @@ from rung.core.errors import (
     DeviceLost,
     NoRung,
     OutOfMemory,
-    UsageError,
 )
 from rung.core.settings import CPU_LEVEL
 from rung.core.text import size
@@ -35,19 +34,22 @@ from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
 from rung.engine.sampling import TokenMask, logprob_entry
-from rung.engine.tokenizers.infill import infill_ids
+from rung.engine.scheduling.stages import Split
 from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.files.bundled import identity
 from rung.models.store import folder
 from rung.server import protocol
 from rung.server.child import reports, sandbox
+from rung.server.child.machines import Machines
 from rung.server.child.reports import failure
+from rung.server.child.requests import biases, ids_of, prompt_ids, template_kwargs, thinking
 from rung.server.child.scaled_adapters import ScaledAdapters
 from rung.server.child.slots import Slots
 from rung.server.child.waiting import count_fitting, in_turn
 from rung.server.protocol import (
     ActOnSlot,
+    Behind,
     Cancel,
     Counts,
     Decode,
@@ -56,7 +58,6 @@ from rung.server.protocol import (
     Embed,
     Encode,
     Generate,
-    Infill,
     Load,
     Note,
     Planned,
@@ -83,8 +84,6 @@ _LESS = 0.2
 #: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
 #: threads that prepare requests keep (``benchmarks/server/hostile.py``).
 _REQUESTS = 64 * 2**20
-#: What is added to the logit of a token that shall not come.
-_FORBIDDEN = -100.0
 #: Exit status where a process cannot go on: a new one may.
 LOST = 75
 
@@ -154,11 +153,19 @@ class _Answer:
 
 
 class EngineChild:
-    """Answer requests with one model."""
+    """Answer requests with one model. ``machines`` have its other layers, if there are any."""
 
-    def __init__(self, channel: Channel, model: Model, load: Load, adapters: ScaledAdapters, slots: Slots) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        model: Model,
+        load: Load,
+        adapters: ScaledAdapters,
+        slots: Slots,
+        machines: Machines,
+    ) -> None:
         self._channel, self._model, self._system, self._adapters = channel, model, load.system, adapters
-        self._slots, self._thinks = slots, load.thinks
+        self._slots, self._thinks, self._machines = slots, load.thinks, machines
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
@@ -172,7 +179,9 @@ class EngineChild:
     def read(self, messages: Iterator[protocol.ToEngine]) -> None:
         """Take requests until the other side closes, which ends the process."""
         for message in messages:
-            if isinstance(message, Generate):
+            if isinstance(message, Behind):
+                self._machines.take(message)
+            elif isinstance(message, Generate):
                 request = self._requests[message.id] = _Request(message)
                 self._pool.submit(self._guarded, message.id, partial(self._prepare, request))
             elif isinstance(message, Encode | Decode | Render | Embed | ActOnSlot):
@@ -205,7 +214,7 @@ class EngineChild:
             case Render():
                 value = self._render(question)
             case Embed():
-                texts = [each if isinstance(each, str) else _ids_of(model, each) for each in question.texts]
+                texts = [each if isinstance(each, str) else ids_of(model, each) for each in question.texts]
                 found = model.embed(texts, truncate=question.truncate)
                 tokens = sum(map(len, model.embedding_ids(texts)))
                 value = {"vectors": [each.astype("<f4").tobytes() for each in found], "tokens": tokens}
@@ -215,7 +224,7 @@ class EngineChild:
 
     def _render(self, question: Render) -> dict[str, object]:
         """Return the text of messages, and how many tokens it has. Raises ``RungError``."""
-        messages, kwargs = self._with_system(question.messages), _thinking(self._thinks) | question.template_kwargs
+        messages, kwargs = self._with_system(question.messages), thinking(self._thinks) | question.template_kwargs
         ending = {"begins_answer": question.begins_answer, "continues_last": question.continues_last}
         text = self._model.chat_text(messages, question.tools, kwargs, **ending)
         if not question.counts:
@@ -243,15 +252,15 @@ class EngineChild:
         chats = bool(message.messages)
         if chats:
             messages = self._with_system(message.messages)
-            kwargs = {**_thinking(self._thinks), **_template_kwargs(model, message)}
+            kwargs = {**thinking(self._thinks), **template_kwargs(model, message)}
             prompts = [model.chat_ids(messages, message.tools, kwargs, continues_last=message.continues_last)]
         else:
-            prompts = [_prompt_ids(model, each) for each in message.prompts]
+            prompts = [prompt_ids(model, each) for each in message.prompts]
         is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
         adapter = self._adapters.name(message.adapters)
         options = {**message.options, "owner": message.owner, "adapter": adapter}
         if message.text_bias or message.ignore_end:
-            options["logit_bias"] = _biases(model, message)
+            options["logit_bias"] = biases(model, message)
         masks = self._masks(message, is_reasoning)
         for index, answered in enumerate(message.answered or [[]] * message.answers):
             if answered is not None:
@@ -423,51 +432,6 @@ class EngineChild:
         return self._model.tokenizer.decode(sequence.ids[: sequence.prompt], special=True)
 
 
-def _prompt_ids(model: Model, prompt: str | list[int | str] | Infill) -> list[int]:
-    """Return the ids of a prompt. Raises ``ContextTooLong``, ``UsageError``."""
-    if isinstance(prompt, Infill):
-        return infill_ids(model.tokenizer, prompt.prefix, prompt.suffix, prompt.prompt, prompt.extra)
-    if isinstance(prompt, str):
-        return model.prompt_ids(prompt)
-    return model.prompt_ids(_ids_of(model, prompt))
-
-
-def _ids_of(model: Model, parts: list[int | str]) -> list[int]:
-    """Return token ids that have texts among them."""
-    ids: list[int] = []
-    for number, each in enumerate(parts):
-        if isinstance(each, int):
-            ids.append(each)
-        else:  # the first one stands where a text does; what encodes wants marks around a whole text only
-            ids += model.tokenizer.encode(each, bos=not number and not isinstance(model, EncoderModel))
-    return ids
-
-
-def _biases(model: Model, message: Generate) -> dict[int, float]:
-    """Return the numbers that are added to logits: by ids, by texts, and to the tokens that end an answer."""
-    found = dict(message.options.get("logit_bias") or {})
-    for text, bias in message.text_bias:
-        found |= dict.fromkeys(model.tokenizer.encode(text, bos=False), bias)
-    return found | (dict.fromkeys(model.end_tokens, _FORBIDDEN) if message.ignore_end else {})
-
-
-def _template_kwargs(model: Model, message: Generate) -> dict[str, object]:
-    """Return the variables of the template by which a model reasons as a request says. Raises ``UsageError`` where it
-    cannot."""
-    options, found = message.reasoning, dict[str, object]()
-    if (options.enabled or options.effort) and not model.has_reasoning:
-        raise UsageError(f"{model.card.name} does not reason: its chat template has no marks for that.")
-    found |= _thinking(options.enabled)
-    if options.effort is not None:
-        found["reasoning_effort"] = options.effort
-    return {**found, **message.template_kwargs}
-
-
-def _thinking(enabled: bool | None) -> dict[str, bool]:
-    """Return the variables by which templates have their model think or not; none for their own way."""
-    return {} if enabled is None else {"enable_thinking": enabled, "thinking": enabled}
-
-
 def _is_over(answer: _Answer) -> bool:
     """Return whether nothing more comes of an answer: its end was sent, or nobody wants it."""
     return bool(answer.generation.result) or answer.request.cancelled
@@ -523,7 +487,13 @@ def _files(model: Model) -> str:
         return ""
 
 
-def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Iterator[protocol.ToEngine]) -> Model:
+def _load(
+    channel: Channel,
+    message: Load,
+    simulations: ExitStack,
+    messages: Iterator[protocol.ToEngine],
+    machines: Machines,
+) -> Model:
     """Load a model. A card that is simulated is until ``simulations`` ends."""
 
     def wait_for_room(plan: Plan, devices: Sequence[Device]) -> None:
@@ -546,6 +516,7 @@ def _load(channel: Channel, message: Load, simulations: ExitStack, messages: Ite
         message.model,
         **options,
         reserved=_REQUESTS,
+        split=Split(message.layers, machines.forward, message.stages) if message.layers else None,
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
         on_plan=wait_for_room,
@@ -574,16 +545,18 @@ def main() -> None:
     assert isinstance(first, Load), "the first message names the model"
     if first.level:
         os.environ[CPU_LEVEL.variable] = first.level
+    machines = Machines(channel.send, messages)
     with ExitStack() as simulations:
         try:
-            model = _load(channel, first, simulations, messages)
+            model = _load(channel, first, simulations, messages, machines)
         except Exception as error:
             channel.send(failure(0, error))
             return
         _warm_up(model)
         rights = sandbox.enter(first, model)
         adapters = ScaledAdapters(model, first.options.get("adapters") or ())
-        child = EngineChild(channel, model, first, adapters, Slots(model, first.slots))
+        child = EngineChild(channel, model, first, adapters, Slots(model, first.slots), machines)
+        machines.has_reader = True
         threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
         channel.send(Ready(_info(model, adapters, rights)))
         child.compute()

@@ -8,6 +8,7 @@ from typing import Any
 
 from rung.core.errors import BadFile, ContextTooLong, DiskFull, OutOfMemory, RungError, TemplateError, UsageError
 from rung.engine.generation import Generation
+from rung.server.child.machines import STAGE_LOST
 from rung.server.protocol import Failed, Finished, Generate, PromptRead, Times
 
 
@@ -69,7 +70,7 @@ def failure(number: int, error: Exception) -> Failed:
     status = 500
     if isinstance(error, (UsageError, TemplateError, BadFile)):
         status = 400
-    elif isinstance(error, OutOfMemory | DiskFull):
+    elif isinstance(error, OutOfMemory | DiskFull) or error.code == STAGE_LOST:
         status = 503
     code, numbers = error.code, dict[str, int]()
     if isinstance(error, ContextTooLong):

@@ -50,7 +50,10 @@ def shown(found: Forecast) -> str:
     """Return a forecast as text."""
     nodes = sum(part.kind.count for part in found.parts)
     able = sum(part.kind.count for part in found.parts if part.rates is not None)
-    if not able:
+    if any(part.layers for part in found.parts):
+        words = f"no node holds it alone; divided, {rate(found.together)} tokens/s together."
+        lines = [f"{found.model}: {words}"]
+    elif not able:
         lines = [f"{found.model}: none of {count(nodes, 'node')} runs it."]
     else:
         lines = [f"{found.model}: {able} of {count(nodes, 'node')} run it, {rate(found.together)} tokens/s together."]
@@ -63,6 +66,9 @@ def shown(found: Forecast) -> str:
 
 def _part(part: Part, together: float) -> str:
     name = part.kind.name if part.kind.count == 1 else f"{part.kind.count:,} x {part.kind.name}"
+    if part.layers:
+        speed = "" if part.rates is None else f"; {rate(part.rates.decode)} tokens/s of one answer, without hops"
+        return f"{name}: {part.layers}, {size(part.memory)}{speed}"
     if part.rates is None:
         return f"{name}: no, {part.reason}"
     speed = f"{rate(part.rates.decode)} tokens/s alone, {rate(part.rates.decode_sum)} in {count(4, 'answer')} at once"

@@ -41,9 +41,11 @@ def _node(node: NodeStatus) -> list[str]:
 
 
 def _model(model: ModelStatus) -> str:
+    layers = f", {model.layers}" if model.layers else ""
     if model.rates is None:
-        return f"{model.model}: {model.state}"
+        taken = f", {size(model.memory)}" if model.layers else ""
+        return f"{model.model}: {model.state}{layers}{taken}"
     rates, now = model.rates, f", now at {model.speed:.0%} of that" if abs(model.speed - 1) > 0.1 else ""
     room = f"{model.running} of {model.slots} answers, context {model.context:,}, {size(model.memory)}"
     speed = f"{rates.decode_sum:,.0f} tokens/s together, {rates.decode:,.0f} alone{now}"
-    return f"{model.model}: {model.state}, {model.format}, {room}; {speed}"
+    return f"{model.model}: {model.state}{layers}, {model.format}, {room}; {speed}"

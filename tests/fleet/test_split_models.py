@@ -1,0 +1,80 @@
+"""A model that no node holds alone, over two nodes: the bytes of one machine, and a part that is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rung.core.errors import DoesNotFit
+from rung.engine.load import load
+from rung.engine.open_model import open_any
+from rung.fleet.work.stages import divide
+from rung.hardware import detect
+from rung.models.lookup import find_path
+
+#: So many sequences that their cache does not fit beside all layers within the budget.
+OPTIONS = {"context": 512, "parallel": 1024, "threads": 1, "memory": "650MB", "cache_type": "f16"}
+
+
+def test_layers_go_where_there_is_room_and_no_part_is_larger_than_its_node():
+    card = open_any(find_path("demo"))
+    (device,) = [each for each in detect.devices() if each.kind == "cpu"]
+    found = divide(card, {"a": device, "b": device, "c": device}, OPTIONS)
+    assert len(found.parts) == 2  # as few as hold it
+    assert [part.first for part in found.parts] == [0, found.parts[0].last]
+    assert found.parts[-1].last == len(card.decoder.layers)
+    assert all(part.memory <= 650 * 2**20 for part in found.parts)
+    with pytest.raises(DoesNotFit, match="nodes together"):
+        divide(card, {"a": device, "b": device}, {**OPTIONS, "memory": "300MB"})
+
+
+def _chat(number):
+    messages = [{"role": "user", "content": f"number {number}"}]
+    return {"messages": messages, "max_tokens": 40, "seed": number, "temperature": 1}
+
+
+def _texts(head, numbers):
+    answers = head.ask_all([_chat(number) for number in numbers])
+    assert all(each["status"] == 200 for each in answers), answers
+    return [json.loads(each["content"])["choices"][0]["message"]["content"] for each in answers]
+
+
+def _hosts(machine):
+    """The processes that have further layers on a machine."""
+    return [pid for pid in machine.processes() if _command(pid).startswith(b"ray::StageHost")]
+
+
+def _command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.slow
+def test_a_model_over_two_nodes_gives_the_bytes_of_one_and_lives_through_a_lost_part(machines):
+    head, node, _ = machines
+    try:
+        options = [word for name, value in OPTIONS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        head.said_file.unlink(missing_ok=True)
+        head.start("up", "demo", "--address", head.address, "--name", "one", *options)
+        token = head.wait_for(r"--token (\S+)")
+        node.start("join", head.address, "--token", token, "--name", "two")
+        head.wait_for("demo is ready on")
+        assert "demo fits on no node alone: layers 0 to" in head.said()
+        model = load("demo", device="cpu", context=512)
+        whole = ["".join(model.chat(_chat(k)["messages"], max_tokens=40, seed=k, temperature=1)) for k in range(12)]
+        assert _texts(head, range(12)) == whole
+        shown = head.rung("fleet", "status").stdout
+        assert shown.count(", layers ") == 2, shown
+        (victim,) = _hosts(node) + _hosts(head)
+        os.kill(victim, signal.SIGKILL)
+        assert _texts(head, range(12)) == whole  # computed again, by new processes
+        assert victim not in _hosts(node) + _hosts(head)
+    finally:
+        node.stop()
+        head.stop()
