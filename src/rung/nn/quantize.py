@@ -101,7 +101,7 @@ def quantize(
 def rounding_for(
     module: nn.Module, targets: Iterable[TargetLayer], samples: Iterable[Any]
 ) -> Callable[[TargetLayer, Tensor, str], Encoded]:
-    """Return a function that encodes the weight [rows, columns] of a layer, rounded for the inputs that it meets of ``samples``.
+    """Return a function that encodes the weight [rows, columns] of a layer, rounded for what it meets of ``samples``.
 
     What no sample reaches, embeddings, experts, and formats without levels to choose from are encoded plainly.
     """
