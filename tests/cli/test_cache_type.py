@@ -34,3 +34,16 @@ def test_another_one_is_refused_with_those_that_there_are(rung, command):
     said = rung(*command, "--cache-type", "q4_0")
     assert said.code == 2
     assert "f32, f16, q8_0" in said.err
+
+
+def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
+    done = rung("run", "demo", "hello", "--max-tokens", "3", "--context", "256", "--max-kl", "10", "--device", "cpu")
+    assert done.code == 0
+    assert "within a KL of 10: keys and values in q8_0" in done.err
+    done = rung("run", "demo", "hello", "--max-tokens", "3", "--context", "256", "--max-kl", "0", "--json")
+    answer = json.loads(done.out)
+    assert answer["expected_kl"] == 0
+    for options, says in ((("--max-kl", "-1"), "is no KL"), (("--max-kl", "1", "--cache-type", "f16"), "chooses what")):
+        refused = rung("run", "demo", "hello", *options)
+        assert refused.code == 2
+        assert says in refused.err

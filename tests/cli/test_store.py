@@ -52,6 +52,7 @@ def test_a_model_comes_is_listed_shown_run_and_removed(rung, index: Index) -> No
         "program": "rung",
         "path": path,
         "whole": True,
+        "divergence": "",
     }
     assert "smollm2  " in rung("list").out
     about = json.loads(rung("show", "smollm2", "--json").out)

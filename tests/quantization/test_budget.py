@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import gguf
@@ -12,7 +16,7 @@ import pytest
 
 from rung import formats
 from rung.cli.app import main
-from rung.conversion.within_budget import Calibration
+from rung.conversion.within_budget import Calibration, layers, sizes
 from rung.core.errors import UsageError
 from rung.core.value import FrozenDict
 from rung.models import open_card
@@ -172,6 +176,50 @@ def test_a_file_is_never_larger_than_its_size_and_says_what_to_expect(model, tmp
     assert not (tmp_path / "b.gguf").exists()
 
 
+@pytest.mark.slow
+def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(model, tmp_path, capsys):
+    """Killed when statistics are gathered, while passes correct them, while it writes, and while it judges."""
+    text = ("--max-kl", "0.05", "--text", model / "text.txt")
+    code, _, _ = quantize(capsys, model, tmp_path / "whole.gguf", *text)
+    assert code in (0, None)
+    target, cache = tmp_path / "killed.gguf", tmp_path / "other"
+    cache.mkdir()
+    for sign in ("statistics/part-*", "rounded-*", "killed.unjudged.gguf.part", "killed.unjudged.gguf"):
+        places = [cache, tmp_path]
+        command = [sys.executable, "-m", "rung", "quantize", str(model / "model"), str(target), *map(str, text)]
+        child = subprocess.Popen(command, env=os.environ | {"RUNG_CACHE": str(cache)})
+        while child.poll() is None and not any(list(place.glob(sign)) for place in places):
+            time.sleep(0.001)
+        child.kill()
+        child.wait()
+    assert not target.exists()
+    again = subprocess.run(command, env=os.environ | {"RUNG_CACHE": str(cache)}, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert target.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    assert not list(tmp_path.glob("killed*[!f]"))
+
+
+def test_a_picture_shows_the_choice_among_named_mixtures_and_by_layer(model, tmp_path, capsys):
+    picture, target = tmp_path / "a.svg", tmp_path / "a.gguf"
+    options = ("--max-kl", "0.05", "--text", model / "text.txt", "--picture", picture, "--json")
+    code, _, _ = quantize(capsys, model, target, *options)
+    assert code in (0, None)
+    drawn = picture.read_text()
+    for label in ("best of each size", "q4_0", "q8_0", "chosen, expected", "chosen, measured"):
+        assert f">{label}<" in drawn
+    by_layer = (tmp_path / "a-layers.svg").read_text()
+    assert ">expected<" in by_layer
+    assert ">measured<" in by_layer
+    found = Calibration(find_card(str(model / "model"), offline=True), model / "text.txt", 1, lambda *_: None)
+    choice = choose(found.options, None, 0.05)
+    points = layers(found, choice)
+    assert [layer for layer, _ in points["measured"]] == [-1, 0, 1]
+    assert sum(kl for _, kl in points["expected"]) == pytest.approx(choice.divergence)
+    assert sum(kl for _, kl in points["measured"]) == pytest.approx(choice.divergence, rel=1.0)
+    best = [kl for _, kl in sizes(found)["best of each size"]]
+    assert best == sorted(best, reverse=True)
+
+
 def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
     """No slower than the smallest file within the same KL, and within it; with a size it only says how fast."""
     text = ("--text", model / "text.txt", "--plan", "--json")
@@ -248,7 +296,7 @@ def test_expected_and_measured_agree_on_text_that_nothing_was_chosen_by(seed, mo
     assert again == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
 
 
-def test_what_was_measured_is_shown_and_goes_where_the_weights_change(model, tmp_path, capsys):
+def test_what_was_measured_is_shown_and_goes_where_the_weights_change(model, tmp_path, capsys, monkeypatch):
     target, again = tmp_path / "a.gguf", tmp_path / "b.gguf"
     code, out, _ = quantize(capsys, model, target, "--max-kl", "100", "--json")
     assert code in (0, None)
@@ -264,6 +312,13 @@ def test_what_was_measured_is_shown_and_goes_where_the_weights_change(model, tmp
         with pytest.raises(SystemExit):
             main([command[0], str(target), *command[1:]])
         assert words in " ".join(capsys.readouterr().out.split())
+    studio = tmp_path / ".lmstudio/models/me/mine"
+    studio.mkdir(parents=True)
+    (studio / "a.gguf").write_bytes(target.read_bytes())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["list"])
+    assert f"{measured['divergence']:.2g}" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["quantize", str(target), str(again), "--format", "q4_1"])
     assert not open_card(again).divergence

@@ -14,6 +14,8 @@ from rung.formats.grids import grid
 from rung.quantization.rounding import Metric, damped, round_weight
 
 FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+#: Those whose scales lie apart from the codes.
+APART = ("nf4", "nf4:128:nested", "fp4", "int8", "llm_int8")
 #: Those that are written only where a text is looked at, with what encodes them without one.
 PACKS = {"q2_k": (kquants.Q2_K, kquants.pack_q2_k), "iq4_xs": (iq4.IQ4_XS, iq4.pack_iq4_xs)}
 
@@ -43,7 +45,7 @@ def plainly(w, fmt):
     return Encoded(fmt, w.shape, {"data": blocks.view(np.uint8).reshape(len(w), -1)})
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *APART])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_far_less_is_lost_than_by_a_plain_encoder_in_each_row(name, threads):
     w, hessian, fmt = weights(37, 256), correlated(256), formats.get(name)
@@ -53,10 +55,13 @@ def test_far_less_is_lost_than_by_a_plain_encoder_in_each_row(name, threads):
     plain = lost(formats.decode(plainly(w, fmt)) - w, metric.hessian)
     assert ours.sum() < 0.6 * plain.sum()
     assert (ours < 1.05 * plain).all()
-    assert found.parts["data"].shape == plainly(w, fmt).parts["data"].shape
+    like = plainly(w, fmt).parts
+    assert {name: (part.shape, part.dtype) for name, part in found.parts.items()} == {
+        name: (part.shape, part.dtype) for name, part in like.items()
+    }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *APART])
 def test_error_feedback_is_what_numpy_computes(name):
     """With one sweep of feedback in float64, descent must not be worse, and each code must be a best one."""
     w, fmt, metric = weights(5, 256, 1), formats.get(name), Metric(correlated(256, 1))
@@ -74,14 +79,14 @@ def test_error_feedback_is_what_numpy_computes(name):
     assert lost(found - w, metric.hessian).sum() < 0.99 * lost(reference - w, metric.hessian).sum()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *APART])
 def test_without_correlation_nothing_is_worse_than_a_plain_encoder(name):
     w, fmt = weights(16, 256, 2), formats.get(name)
     found = formats.decode(round_weight(w, fmt, Metric(np.eye(256, dtype=np.float32)), 1)) - w
     assert np.square(found).sum() <= 1.01 * np.square(formats.decode(plainly(w, fmt)) - w).sum()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *APART])
 def test_zeros_singular_and_empty_statistics(name):
     fmt = formats.get(name)
     w = weights(9, 512, 3)
@@ -105,6 +110,23 @@ def test_bytes_are_the_same_for_any_threads_and_gguf_decodes_them(name):
     assert (found[0] == found[2]).all()
     theirs = gguf.dequantize(found[0], gguf.GGMLQuantizationType[name.upper()])
     np.testing.assert_array_equal(theirs, formats.decode(Encoded(fmt, w.shape, {"data": found[0]})))
+
+
+@pytest.mark.parametrize("name", APART)
+def test_scales_apart_are_the_same_for_any_threads(name):
+    w, fmt, metric = weights(37, 512, 4), formats.get(name), Metric(correlated(512, 4))
+    found = [round_weight(w, fmt, metric, threads).parts for threads in (1, 2, 5)]
+    for other in found[1:]:
+        assert all((part == other[each]).all() for each, part in found[0].items())
+
+
+@pytest.mark.parametrize("name", ["nf4", "int8"])
+def test_weights_beyond_float16_keep_their_scales(name):
+    w, fmt, metric = weights(5, 128, 7) * np.float32(1e9), formats.get(name), Metric(correlated(128, 7))
+    ours, plain = (
+        lost(formats.decode(each) - w, metric.hessian) for each in (round_weight(w, fmt, metric, 1), plainly(w, fmt))
+    )
+    assert ours.sum() < plain.sum()
 
 
 @pytest.mark.parametrize(("name", "floor"), [("q2_k", 10.0), ("iq4_xs", 21.6)])

@@ -6,18 +6,21 @@ import functools
 import hashlib
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rung.conversion.checkpoint_layouts import lossless
 from rung.conversion.job import Job
 from rung.conversion.names import aliases
 from rung.conversion.quantize import quantizing
-from rung.core.errors import UsageError
+from rung.core.errors import RungError, UsageError
 from rung.core.files import read_text
+from rung.core.settings import CACHE
 from rung.core.text import matches
 from rung.core.types import Device, Format
 from rung.core.value import FrozenDict
@@ -25,6 +28,7 @@ from rung.engine.chat import Template
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.models.card import ModelCard
 from rung.models.files.gguf_write import pair
+from rung.planning.gguf_mixtures import MIXTURES
 from rung.quantization import text as texts
 from rung.quantization.budget import (
     Choice,
@@ -37,9 +41,10 @@ from rung.quantization.budget import (
     corrected,
     matrices,
     options_of,
+    rounded,
     timed,
 )
-from rung.quantization.divergence import Measured
+from rung.quantization.divergence import Measured, Reference
 from rung.quantization.statistics import FEWEST, LENGTH, gather
 from rung.quantization.token_times import TokenTimes
 
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
 _CHARACTERS = 6
 #: Of so many windows of each kind of text one corrects expectations, and one judges the result.
 _PARTS = 5
+#: Tokens that each layer is measured on for a picture.
+_PICTURED = 512
 #: Where metadata of GGUF says what was measured.
 _KEY = "rung.quantization"
 
@@ -165,6 +172,51 @@ def budgeted(
     return replace(job, rounder=found.rounder, notes=job.notes + note), choice
 
 
+def sizes(found: Calibration, count: int = 16) -> dict[str, list[tuple[float, float]]]:
+    """Return points (MB of weights, log10 of the expected KL): of the best mixture of so many sizes, and of each named
+    mixture that the options hold."""
+    options, by_role = found.options, {tensor.role: tensor for tensor in matrices(found.card)}
+    least, most = (sum(pick(one.bytes for one in each) for each in options.values()) for pick in (min, max))
+    best = (choose(options, round(least + (most - least) * number / (count - 1)), None) for number in range(count))
+    points = {"best of each size": [point(each.bytes, each.divergence) for each in best]}
+    for name in ("q4_0", "q8_0", *MIXTURES):
+        try:
+            steps = quantizing(found.card, "gguf", name, {}, found.rounder.takes).steps
+        except RungError:
+            continue  # nothing writes one of its formats
+        named = [_option(options, step.tensor.role, step.format) for step in steps if step.tensor.role in by_role]
+        if named and all(named):
+            points[name] = [point(sum(one.bytes for one in named if one), sum(one.divergence for one in named if one))]
+    return points
+
+
+def point(count: int, divergence: float) -> tuple[float, float]:
+    """Return MB of weights, and the logarithm of a KL to base 10."""
+    return count / 2**20, math.log10(max(divergence, 1e-9))
+
+
+def _option(options: Mapping[str, tuple[Option, ...]], role: str, fmt: Format) -> Option | None:
+    return next((each for each in options[role] if each.format == fmt), None)
+
+
+def layers(found: Calibration, choice: Choice) -> dict[str, list[tuple[float, float]]]:
+    """Return points (layer, KL) of a choice, -1 outside of layers: as expected, and measured with that layer alone
+    rounded, on the beginnings of the text that judges."""
+    by_layer: dict[int, dict[str, Format]] = {}
+    for role, fmt in choice.formats.items():
+        by_layer.setdefault(int(role.split(".")[1]) if role.startswith("layers.") else -1, {})[role] = fmt
+    points: dict[str, list[tuple[float, float]]] = {"expected": [], "measured": []}
+    reference = Reference(found.card, found.held_out[:, : max(2, _PICTURED // len(found.held_out))])
+    with TemporaryDirectory(dir=CACHE.read(), prefix="rounded-") as folder:
+        for number, (layer, chosen) in enumerate(sorted(by_layer.items())):
+            found.progress(f"a pass with layer {layer} rounded", number, len(by_layer))
+            expected = (_option(found.options, role, fmt) for role, fmt in chosen.items())
+            points["expected"].append((layer, sum(one.divergence for one in expected if one)))
+            override = rounded(found.card, found.rounder, chosen, Path(folder))
+            points["measured"].append((layer, reference.compare(found.card, override).divergence))
+    return points
+
+
 def _with_kept(found: Calibration, keep: dict[str, Format], kind: str) -> dict[str, tuple[Option, ...]]:
     """Return the options of each matrix; those that ``keep`` names have one."""
     options = dict(found.options)
@@ -211,6 +263,15 @@ def _measures(measured: Measured) -> dict[str, float | int]:
     return found | (
         {f"measured_kl.{kind}": kl for kind, kl in measured.kinds.items()} if len(measured.kinds) > 1 else {}
     )
+
+
+def without_verdict(target: Path) -> Path:
+    """Return the name of a result until it is judged, and remove what a run that was killed left there."""
+    path = target.with_name(f"{target.stem}.unjudged{target.suffix}")
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    return path
 
 
 def record(job: Job, path: Path, measured: Measured) -> None:

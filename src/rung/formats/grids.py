@@ -12,10 +12,15 @@ import numpy as np
 
 from rung.core.types import Format
 from rung.formats.codec import Array, BlockCodec, Codes, Encoded, Floats, Source, columns, half
-from rung.formats.families import iq4, kquants, legacy, microscale
+from rung.formats.families import codebook4, iq4, kquants, legacy, microscale
 from rung.formats.search import affine, even, symmetric
 
 _SHIFTS = (-1.2, -0.8, -0.4, 0.0, 0.4, 0.8)
+#: Scales that are tried of codebooks and rows, as parts of the largest magnitude, and what is too small to divide by.
+_PARTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
+_LEAST = np.float32(1e-30)
+#: Weights that are tried at once.
+_PIECE = 1 << 20
 _TRIALS = tuple((stretch, offset) for stretch in (-1.4, -0.8, -0.3, 0.2, 0.6) for offset in (-0.4, 0.0, 0.4))
 
 
@@ -24,7 +29,8 @@ class Grid:
     """The values that weights [rows, columns] may take: ``levels`` [count], sorted, and for each ``group`` of columns
     ``scales`` and ``minima`` [rows, groups] f32.
 
-    ``free``: scales, and minima where ``affine``, may become any float16; others are bound to those around them.
+    ``free``: scales, and minima where ``affine``, may become any float16 (``wide``: any float32); others are bound to
+    those around them.
     """
 
     format: Format
@@ -35,9 +41,12 @@ class Grid:
     minima: Floats
     free: bool
     affine: bool
+    wide: bool = False
 
     def join(self, codes: Codes) -> Encoded:
         """Return the weight with these codes uint8 [rows, columns], and the scales as they are now."""
+        if self.format.family in _APART:
+            return Encoded(self.format, (codes.shape[0], codes.shape[1]), _APART[self.format.family](self, codes))
         blocks = self.blocks.copy()
         rows, count = codes.shape
         if self.free:
@@ -54,8 +63,11 @@ class Grid:
         return found
 
 
-def has_grid(fmt: Format) -> bool:
-    """Return whether ``grid`` knows a format."""
+def has_grid(fmt: Format, columns: int) -> bool:
+    """Return whether ``grid`` knows a format, for rows of so many columns: blocks of nf4 and fp4 must divide them, and
+    16 those of int8."""
+    if fmt.family in _APART:
+        return columns % (fmt.block if fmt.family == "codebook4" else 16) == 0
     return fmt.name in _PUT
 
 
@@ -66,6 +78,10 @@ def grid(fmt: Format, weights: Floats, importance: Floats, name: str = "weight")
     """
     if fmt.name == "mxfp4":
         return _of_powers(fmt, weights, importance)
+    if fmt.family == "codebook4":
+        return _of_codebook(fmt, weights, importance)
+    if fmt.family == "rowwise":
+        return _of_rows(fmt, weights, importance)
     if fmt.name in _SUPER:
         return _of_superblocks(fmt, weights, importance, name)
     rows, count = weights.shape
@@ -149,6 +165,66 @@ def _of_powers(fmt: Format, weights: Floats, importance: Floats) -> Grid:
     return Grid(fmt, blocks, levels, 32, scales, np.zeros_like(scales), False, False)
 
 
+def _of_codebook(fmt: Format, weights: Floats, importance: Floats) -> Grid:
+    """Return the grid of nf4 or fp4, whose blocks divide the rows; nested scales stay as 8 bits hold them."""
+    levels = np.unique(codebook4.CODEBOOKS[fmt.name.split(":")[0]])
+    rows, count = weights.shape
+    x = columns(weights.reshape(-1, fmt.block), fmt.block)
+    weighed = columns(np.broadcast_to(importance, weights.shape).reshape(-1, fmt.block), fmt.block)
+    # columns() lists the blocks of one row after the other here: each is a whole block of the format
+    scale, parts = _shrunk(x, weighed, levels, np.abs(x).max(axis=0)), np.zeros(0)
+    if fmt.nested:
+        nested = Encoded(fmt, (rows, count), codebook4.nest(scale))
+        scale = codebook4.scales(nested).astype(np.float32)
+        parts = np.array([nested.parts], object)
+    scales = np.ascontiguousarray(scale.reshape(rows, -1), np.float32)
+    return Grid(fmt, parts, levels, fmt.block, scales, np.zeros_like(scales), not fmt.nested, False, True)
+
+
+def _of_rows(fmt: Format, weights: Floats, importance: Floats) -> Grid:
+    """Return the grid of int8 with a scale for each row."""
+    rows, count = weights.shape
+    levels = np.arange(-127, 128, dtype=np.float32)
+    peak = np.abs(weights).max(axis=1)
+    unit = np.arange(-127, 128, dtype=np.float32) / np.float32(127)
+    step = max(1, _PIECE // max(count, 1))
+    pieces = (slice(first, first + step) for first in range(0, rows, step))
+    scale = np.concatenate([_shrunk(weights[at].T, importance[:, None], unit, peak[at]) for at in pieces])
+    scales = np.ascontiguousarray(scale[:, None] / np.float32(127), np.float32)
+    return Grid(fmt, np.zeros(0), levels, count, scales, np.zeros_like(scales), True, False, True)
+
+
+def _shrunk(x: Floats, weighed: Floats, levels: Floats, peak: Floats) -> Floats:
+    """Return the scales [n] at which columns [length, n] are nearest to ``levels`` in -1 ... 1, of some below the peak.
+
+    Ties are for the larger scale; a peak too small to divide by is the scale.
+    """
+    best, least, between = peak.copy(), np.full(peak.shape, np.inf, np.float32), (levels[1:] + levels[:-1]) / 2
+    usable = np.where(peak > _LEAST, peak, np.float32(1))
+    for part in _PARTS:
+        scale = np.float32(part) * usable
+        near = levels[np.searchsorted(between, x / scale)] * scale
+        errors = (np.square(near - x) * weighed).sum(axis=0)
+        better = (errors < least) & (peak > _LEAST)
+        best[better], least[better] = scale[better], errors[better]
+    return best
+
+
+def _codebook_parts(grid: Grid, codes: Codes) -> dict[str, Array]:
+    """Return the parts of nf4 and fp4: of equal values the first index."""
+    codebook = codebook4.CODEBOOKS[grid.format.name.split(":")[0]]
+    indices = np.array([int(np.flatnonzero(codebook == level)[0]) for level in grid.levels], np.uint8)[codes]
+    data = ((indices[:, ::2] << 4) | indices[:, 1::2]).reshape(-1)
+    scales: dict[str, Array] = grid.blocks[0] if grid.format.nested else {"absmax": grid.scales.reshape(-1)}
+    return {"data": data, **scales}
+
+
+def _row_parts(grid: Grid, codes: Codes) -> dict[str, Array]:
+    """Return the parts of int8; ``llm_int8`` stores what the largest code stands for."""
+    scale = grid.scales[:, 0] * np.float32(127 if grid.format.name == "llm_int8" else 1)
+    return {"data": (codes.astype(np.int16) - 127).astype(np.int8), "scale": scale}
+
+
 def _nibbles(codes: Codes, blocks: Array) -> None:
     blocks["qs"] = legacy.pack_nibbles(codes.T)
 
@@ -188,6 +264,8 @@ _SUPER = {
         _writing(iq4.IQ4_XS, iq4.pack_iq4_xs),
     )
 }
+#: How families whose parts are no blocks are stored.
+_APART: dict[str, Callable[[Grid, Codes], dict[str, Array]]] = {"codebook4": _codebook_parts, "rowwise": _row_parts}
 #: The levels of formats with superblocks before the middle one is taken off, and the middle.
 _SUPER_LEVELS: dict[str, tuple[Floats, int]] = {
     "q2_k": (np.arange(4, dtype=np.float32), 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from rung import formats
 from rung.core.errors import CannotEncode, UsageError
 from rung.core.text import count, did_you_mean, matches
 from rung.core.types import Format
+from rung.formats import Encoded
 from rung.formats.choice import Choice
 from rung.nn import experts
 from rung.nn.experts import QuantExperts
@@ -25,6 +27,8 @@ from rung.nn.quantized.weight import QuantWeight, encode, written_instead
 _SAME = ("FalconLinear",)
 #: Names of output heads, for modules that do not say which layer it is.
 _HEADS = ("lm_head", "embed_out")
+#: What rounds by inputs; it stands above this package.
+_ROUNDING = "rung.quantization.rounding"
 _log = logging.getLogger("rung")
 
 
@@ -46,6 +50,7 @@ def quantize(
     compute_dtype: torch.dtype | None = None,
     keep: Mapping[str, str] | None = None,
     threshold: float = 0.0,
+    samples: Iterable[Any] = (),
 ) -> nn.Module:
     """Replaces the linear layers and fused experts of a module by ones that hold their weights in ``format``.
 
@@ -54,7 +59,9 @@ def quantize(
     ``lm_head``, ``layers.0``, ``*_proj``; the whole name of a layer means that one alone. ``keep`` gives the layers
     that such a pattern means a format of their own. Layers compute in the dtype of their input, or in
     ``compute_dtype``; ``threshold`` is LLM.int8()'s (see ``QuantLinear``). Subclasses of ``nn.Linear`` with a forward
-    of their own are left as they are, with a warning.
+    of their own are left as they are, with a warning. ``samples`` are what the module is called with: a tensor, a tuple
+    of arguments, or a mapping of keyword arguments each. The weights of linear layers are then rounded so that their
+    errors cancel on what these layers met (error feedback, arXiv:2210.17323).
     Returns the module, which is changed in place: wholly or, when something is raised, not at all. A single
     ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
 
@@ -72,11 +79,12 @@ def quantize(
     targets = target_layers(module, Choice.named(format, skip, embeddings, keep))
     for each in targets:
         check(each)
+    round_for = rounding_for(module, targets, samples)
     weights: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
     for each in targets:
         for name, weight in each.weights:
             if id(weight) not in weights:
-                encoded = encode(weight, each.format, name)
+                encoded = round_for(each, weight, name)
                 weights[id(weight)] = QuantWeight.of(encoded, weight.dtype, weight.device)
     replacements: dict[int, nn.Module] = {}
     for each in targets:
@@ -88,6 +96,67 @@ def quantize(
         put(module, each.name, replacements[id(each.module)])
     tell_left(module)
     return module
+
+
+def rounding_for(
+    module: nn.Module, targets: Iterable[TargetLayer], samples: Iterable[Any]
+) -> Callable[[TargetLayer, Tensor, str], Encoded]:
+    """Return a function that encodes the weight [rows, columns] of a layer, rounded for what it meets of ``samples``.
+
+    What no sample reaches, embeddings, experts, and formats without levels to choose from are encoded plainly.
+    """
+    listed = list(samples)
+    if not listed:
+        return lambda target, weight, name: encode(weight, target.format, name)
+    grids, rounding = import_module("rung.formats.grids"), import_module(_ROUNDING)
+    met = second_moments(module, targets, listed)
+
+    def rounded(target: TargetLayer, weight: Tensor, name: str) -> Encoded:
+        moments = met.get(id(target.module))
+        if moments is None or not grids.has_grid(target.format, weight.shape[1]):
+            return encode(weight, target.format, name)
+        values = weight.detach().to("cpu", torch.float32).contiguous().numpy()
+        metric, threads = rounding.Metric(moments.cpu().numpy()), torch.get_num_threads()
+        found: Encoded = rounding.round_weight(values, target.format, metric, threads, name)
+        return found
+
+    return rounded
+
+
+def second_moments(module: nn.Module, targets: Iterable[TargetLayer], samples: Iterable[Any]) -> dict[int, Tensor]:
+    """Return the mean of x x^T [in, in] f32 of the inputs x of linear layers, by the id of the layer.
+
+    Raises ``CannotEncode`` for inputs that hold NaN or Inf.
+    """
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, int] = {}
+
+    def add(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        x = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).float()
+        moments = x.T @ x
+        sums[id(layer)] = sums[id(layer)].add_(moments) if id(layer) in sums else moments
+        counts[id(layer)] = counts.get(id(layer), 0) + len(x)
+
+    linears = {id(each.module): each for each in targets if kind_of(each.module) == "linear"}
+    hooks = [each.module.register_forward_pre_hook(add) for each in linears.values()]
+    try:
+        with torch.no_grad():
+            for sample in samples:
+                if isinstance(sample, Mapping):
+                    module(**sample)
+                else:
+                    module(*(sample if isinstance(sample, tuple) else (sample,)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for key, moments in sums.items():
+        if not bool(torch.isfinite(moments).all()):
+            raise CannotEncode(
+                f"What {linears[key].name or 'the layer'} meets of the samples holds NaN or Inf",
+                [f"{counts[key]} inputs"],
+                ["leave out samples"],
+            )
+    return {key: moments / counts[key] for key, moments in sums.items()}
 
 
 def target_layers(module: nn.Module, choice: Choice) -> list[TargetLayer]:

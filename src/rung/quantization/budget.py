@@ -90,7 +90,7 @@ class Rounder:
 
     def takes(self, role: str, fmt: Format) -> bool:
         """Return whether a tensor has statistics, and the format a grid."""
-        return role in self._reached and has_grid(fmt)
+        return role in self._reached and has_grid(fmt, self.statistics.columns(role))
 
     def metric(self, role: str) -> Metric:
         """Return the metric of a tensor's errors; that of the last tensor is kept."""

@@ -13,7 +13,7 @@ from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
-from rung.quantization.network import Network, Override, logits
+from rung.quantization.network import EXACT, Arithmetic, Network, Override, logits
 
 #: Tokens whose logits are computed at once.
 _TOKENS = 128
@@ -39,12 +39,19 @@ class Reference:
         self.card, self.windows = card, windows
         self._states, self._head = _states(card, windows, lambda role: None)
 
+    def computed(self, arithmetic: Arithmetic) -> Measured:
+        """Return the divergence of the model itself where a program computes in another arithmetic."""
+        states, _ = _states(self.card, self.windows, lambda role: None, arithmetic, head=self._head)
+        return self._measured(self.card, states, self._head, ())
+
     def compare(self, card: ModelCard, override: Override = lambda role: None, kinds: Sequence[str] = ()) -> Measured:
         """Return the divergence of a model: that of a card, with other weights where ``override`` has some.
 
         ``kinds`` names the kind of text of each window.
         """
-        states, head = _states(card, self.windows, override)
+        return self._measured(card, *_states(card, self.windows, override), kinds)
+
+    def _measured(self, card: ModelCard, states: Tensor, head: Tensor, kinds: Sequence[str]) -> Measured:
         sums = torch.stack([self._sums(card, number, states[number], head) for number in range(len(states))])
         tokens = self.windows.shape[1] - 1
         of_kind = {
@@ -73,11 +80,17 @@ class Reference:
 
 
 @torch.no_grad()
-def _states(card: ModelCard, windows: Tensor, override: Override) -> tuple[Tensor, Tensor]:
-    """Return the states [B, L, hidden] after the final norm, and the matrix of the head."""
+def _states(
+    card: ModelCard,
+    windows: Tensor,
+    override: Override,
+    arithmetic: Arithmetic = EXACT,
+    head: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the states [B, L, hidden] as they enter the head, and its matrix, which may be there already."""
     with Reader(card) as reader:
-        network = Network(card, reader, windows.shape[1], override)
+        network = Network(card, reader, windows.shape[1], override, arithmetic)
         hidden = network.embed(windows)
         for layer in network.layers():
             hidden = torch.cat([network.forward(layer, part) for part in hidden.split(2)])
-        return network.normed(hidden), network.weight(network.head_role)
+        return network.normed(hidden), network.weight(network.head_role) if head is None else head

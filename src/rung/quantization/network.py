@@ -7,7 +7,7 @@ seen on the way forwards, and how much the answer depends on what leaves it on t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,16 +29,68 @@ def nothing(role: str, x: Tensor, y: Tensor) -> None:
     """Watch nothing."""
 
 
+#: Formats of weights whose inputs are multiplied as floats.
+_FLOATS = ("f32", "f16", "bf16")
+_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How a program computes with weights that are as they are: ``cache`` is what keys and values are stored in (f32,
+    f16, q8_0), ``inputs`` what enters weights in blocks (f32 or int8), ``floats`` what enters weights in 16 bits."""
+
+    cache: str = "f32"
+    inputs: str = "f32"
+    floats: str = "f32"
+
+    def stored(self, x: Tensor) -> Tensor:
+        """Return keys or values [..., head_dim] as the cache has them."""
+        return in_blocks(x, torch.float16) if self.cache == "q8_0" else _through(x, self.cache)
+
+    def query(self, x: Tensor) -> Tensor:
+        """Return queries [..., head_dim] as keys are multiplied with them: those in q8_0 with signed bytes."""
+        return in_blocks(x, torch.float32) if self.cache == "q8_0" else x
+
+    def entering(self, x: Tensor, stored: str) -> Tensor:
+        """Return x [T, in] as it enters a weight that is stored in a format."""
+        if stored in _FLOATS:
+            return x if stored == "f32" else _through(x, self.floats)
+        return in_blocks(x, torch.float32) if self.inputs == "int8" else x
+
+
+#: Float32 throughout.
+EXACT = Arithmetic()
+
+
+def in_blocks(x: Tensor, scales: torch.dtype) -> Tensor:
+    """Return x as 32 signed bytes and a scale hold it, half away from zero; what 32 does not divide is left."""
+    size = x.shape[-1] // 32 * 32
+    blocks = x[..., :size].unflatten(-1, (-1, 32))
+    step = blocks.abs().amax(dim=-1, keepdim=True) / 127
+    y = blocks * torch.where(step > 0, 1.0 / step, 0.0)
+    codes = (y.abs() + 0.5).floor().clamp(max=127) * y.sign()
+    return torch.cat(((codes * step.to(scales).float()).flatten(-2), x[..., size:]), dim=-1)
+
+
+def _through(x: Tensor, dtype: str) -> Tensor:
+    """Return x as a dtype holds it."""
+    return x.to(_DTYPES[dtype]).float() if dtype in _DTYPES else x
+
+
 @dataclass
 class Layer:
-    """The weights of one layer in f32, by their role in it: ``q``, ``attn_norm``, ``q_bias``."""
+    """The weights of one layer in f32, by their role in it: ``q``, ``attn_norm``, ``q_bias``; ``formats`` are what
+    they are stored in."""
 
     index: int
     weights: Mapping[str, Tensor]
+    formats: Mapping[str, str] = field(default_factory=dict)
+    arithmetic: Arithmetic = EXACT
 
     def linear(self, role: str, x: Tensor, watch: Watch) -> Tensor:
         """Return x [T, in] times a weight, with its bias: [T, out]."""
-        y = functional.linear(x, self.weights[role], self.weights.get(f"{role}_bias"))
+        entering = self.arithmetic.entering(x, self.formats.get(role, "f32"))
+        y = functional.linear(entering, self.weights[role], self.weights.get(f"{role}_bias"))
         watch(f"layers.{self.index}.{role}", x, y)
         return y
 
@@ -46,8 +98,16 @@ class Layer:
 class Network:
     """The layers of a model; ``override`` gives other weights for some roles. Windows of a text are [B, L] tokens."""
 
-    def __init__(self, card: ModelCard, reader: Reader, length: int, override: Override = lambda role: None) -> None:
+    def __init__(
+        self,
+        card: ModelCard,
+        reader: Reader,
+        length: int,
+        override: Override = lambda role: None,
+        arithmetic: Arithmetic = EXACT,
+    ) -> None:
         self.card, self.shape, self._reader, self._override = card, card.decoder, reader, override
+        self._arithmetic = arithmetic
         self._tensors = {tensor.role: tensor for tensor in card.tensors}
         self._tables = []
         for rope in self.shape.ropes:
@@ -85,7 +145,10 @@ class Network:
             if role.startswith("layers."):
                 by_layer.setdefault(int(role.split(".")[1]), []).append(role)
         for index in sorted(by_layer, reverse=backwards):
-            yield Layer(index, {role.split(".", 2)[2]: self.weight(role) for role in by_layer[index]})
+            names = {role.split(".", 2)[2]: role for role in by_layer[index]}
+            weights = {name: self.weight(role) for name, role in names.items()}
+            stored = {name: self._tensors[role].format for name, role in names.items()}
+            yield Layer(index, weights, stored, self._arithmetic)
 
     def forward(self, layer: Layer, hidden: Tensor, watch: Watch = nothing) -> Tensor:
         """Return the hidden states [B, L, hidden] after a layer."""
@@ -115,8 +178,8 @@ class Network:
         return hidden + added
 
     def normed(self, hidden: Tensor) -> Tensor:
-        """Return hidden states after the final norm."""
-        return self.norm(hidden, self.weight("norm"))
+        """Return hidden states after the final norm, as they enter the head."""
+        return self._arithmetic.entering(self.norm(hidden, self.weight("norm")), self._tensors[self.head_role].format)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x / sqrt(mean(x^2) + epsilon) * weight over the last dimension."""
@@ -130,7 +193,7 @@ class Network:
         if "q_norm" in layer.weights:
             q, k = self.norm(q, layer.weights["q_norm"]), self.norm(k, layer.weights["k_norm"])
         q, k = (_rotated(x, cos, sin, interleaved).transpose(1, 2) for x in (q, k))
-        v = v.transpose(1, 2)
+        q, k, v = self._arithmetic.query(q), self._arithmetic.stored(k), self._arithmetic.stored(v.transpose(1, 2))
         shared = shape.heads // shape.kv_heads
         k, v = (each.repeat_interleave(shared, dim=1) for each in (k, v))
         mask = self._masks[about.window]

@@ -11,7 +11,7 @@ import torch
 from rung.core.errors import CannotEncode
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.formats.codec import BadBlock, Floats
+from rung.formats.codec import Array, BadBlock, Floats
 from rung.formats.grids import Grid, grid
 from rung.kernels.cpu.encode import feedback
 from rung.kernels.cpu.parallel import run
@@ -69,7 +69,8 @@ def round_weight(weights: Floats, fmt: Format, metric: Metric, threads: int, nam
     Raises ``CannotEncode`` for NaN, Inf, and scales that the format cannot hold.
     """
     rows, columns = weights.shape
-    step, parts = max(1, _SLAB // columns), []
+    step = rows if fmt.nested else max(1, _SLAB // columns)  # nested scales are stored as offsets from their mean
+    parts: list[dict[str, Array]] = []
     for first in range(0, rows, step):
         piece = np.ascontiguousarray(weights[first : first + step], np.float32)
         if not np.isfinite(piece).all():
@@ -81,8 +82,8 @@ def round_weight(weights: Floats, fmt: Format, metric: Metric, threads: int, nam
         except BadBlock as bad_block:
             raise CannotEncode(f"{name} {bad_block.cause}", ways_out=["--keep TENSOR=int8"]) from None
         codes = choose_codes(found, piece, metric, threads)
-        parts.append(found.join(codes).parts["data"])
-    return Encoded(fmt, (rows, columns), {"data": np.concatenate(parts)})
+        parts.append(found.join(codes).parts)
+    return Encoded(fmt, (rows, columns), {part: np.concatenate([each[part] for each in parts]) for part in parts[0]})
 
 
 def choose_codes(found: Grid, weights: Floats, metric: Metric, threads: int) -> npt.NDArray[np.uint8]:
@@ -100,9 +101,10 @@ def _call(function: int, work: Floats, matrix: Floats, found: Grid, codes: npt.N
     rows, columns = work.shape
     levels = np.ascontiguousarray(found.levels, np.float32)
     regular = bool((np.diff(levels) == 1).all())
-    scratch = np.empty(threads * feedback.ROOM, np.uint8)
+    room = feedback.room(found.group)
+    scratch = np.empty(threads * room, np.uint8)
     arrays = (work, matrix, found.scales, found.minima, codes, levels)
     assert all(each.flags.c_contiguous for each in arrays)
     addresses = [each.ctypes.data for each in arrays]
-    ways = (len(levels), regular, found.free, found.free and found.affine)
-    run(function, [0, rows, columns, found.group, *addresses, *map(int, ways), scratch.ctypes.data], threads)
+    ways = (len(levels), regular, found.free * (1 + found.wide), found.free and found.affine)
+    run(function, [0, rows, columns, found.group, *addresses, *map(int, ways), scratch.ctypes.data, room], threads)

@@ -100,6 +100,10 @@ class Statistics:
         """Return the roles of the matrices that the text reaches."""
         return tuple(sorted({path.name.rsplit(".", 2)[0] for path in self._folder.glob("*.hessian.npy")}))
 
+    def columns(self, role: str) -> int:
+        """Return the inputs of a matrix."""
+        return len(self._load(role, "moments"))
+
     def of(self, role: str) -> Sensitivity:
         """Return the statistics of a matrix."""
         second = self._path(role, "rows_hessian")

@@ -15,17 +15,20 @@ _DAY = 86400.0
 
 def inventory_lines(found: Inventory) -> list[str]:
     """Return a table of all models, and below it the starters that are not here with their commands."""
+    measured = any(one.divergence for one in found.models)
     rows = [
         (
             one.name,
             size(one.size),
             one.format,
+            *([one.divergence.removeprefix("KL ")] if measured else []),
             since(one.last_used) if one.whole else "its file is gone",
             "" if one.program == "rung" else f"in {one.program}",
         )
         for one in found.models
     ]
-    lines = columns(("name", "size", "format", "last used", ""), rows) if rows else ["No model is here but demo."]
+    headings = ("name", "size", "format", *(["KL"] if measured else []), "last used", "")
+    lines = columns(headings, rows) if rows else ["No model is here but demo."]
     if found.partial:
         lines += ["", "Half fetched:"]
         lines += [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import struct
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,16 @@ from rung.models.card import ModelCard
 from rung.models.store import elsewhere, folder
 from rung.models.store.starters import Starter, starters
 
+#: Bytes at the beginning of a file that its metadata are looked for in, and the key of a KL before its float32.
+_HEAD = 1 << 24
+_MEASURED = struct.pack("<Q", 29) + b"rung.quantization.measured_kl" + struct.pack("<I", 6)
+
 
 @dataclass(frozen=True)
 class Listed(Value):
     """A model on this machine. ``program`` holds it: rung, ollama, LM Studio or the hub cache. ``last_used``: seconds
-    since 1970. ``whole`` is false where its file was removed by hand."""
+    since 1970. ``whole`` is false where its file was removed by hand; ``divergence`` is what ``rung quantize``
+    measured."""
 
     name: str
     size: int
@@ -28,6 +35,7 @@ class Listed(Value):
     program: str
     path: str
     whole: bool = True
+    divergence: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,38 @@ class Inventory(Value):
 
 
 def inventory() -> Inventory:
-    """Return the models of the store and of other programs; only manifests and names of files are read."""
+    """Return the models of the store and of other programs; of files only heads are read, for a measured KL."""
     stored, notes = folder.manifests()
-    own = [Listed(one.name, one.size, one.format, one.last_used, "rung", str(one.path), one.is_whole) for one in stored]
+    own = [
+        Listed(one.name, one.size, one.format, one.last_used, "rung", str(one.path), one.is_whole, _measured(one.path))
+        for one in stored
+    ]
     others = [
-        Listed(one.name, one.size, one.format, one.last_used, one.program, one.path) for one in elsewhere.models()
+        Listed(
+            one.name, one.size, one.format, one.last_used, one.program, one.path, divergence=_measured(Path(one.path))
+        )
+        for one in elsewhere.models()
     ]
     here = {one.name.lower() for one in own}
     missing = tuple(name for name in starters() if name not in here)
     models = (*sorted(own, key=lambda one: -one.last_used), *others)
     return Inventory(models, missing, tuple(notes), tuple(filter(None, map(_partial, missing))))
+
+
+def _measured(path: Path) -> str:
+    """Return ``KL 0.012`` of a GGUF file whose metadata tell it, found without reading a vocabulary; else nothing."""
+    if path.suffix != ".gguf" and not path.name.startswith("sha256"):
+        return ""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return ""
+    at = head.find(_MEASURED)
+    if not head.startswith(b"GGUF") or at < 0 or len(head) < at + len(_MEASURED) + 4:
+        return ""
+    (value,) = struct.unpack_from("<f", head, at + len(_MEASURED))
+    return f"KL {value:.2g}" if 0 <= value < math.inf else ""
 
 
 def _partial(name: str) -> Partial | None:

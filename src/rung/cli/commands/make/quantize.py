@@ -15,11 +15,12 @@ from rung.core.errors import UsageError
 if TYPE_CHECKING:
     from rung.conversion.job import Job
     from rung.conversion.tensor_pieces import Elsewhere
-    from rung.conversion.within_budget import Budget
+    from rung.conversion.within_budget import Budget, Calibration
     from rung.conversion.writing import Written
     from rung.core.types import Device, Format
     from rung.fleet.work.quantize import Nodes
     from rung.models.card import ModelCard
+    from rung.quantization.budget import Choice
 
 Source = Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, or a hub name.", metavar="SRC")]
 Target = Annotated[str, typer.Argument(help="FILE.gguf, or a folder that is to be made.", metavar="DST")]
@@ -75,7 +76,12 @@ _Importance = Annotated[
     ),
 ]
 _Picture = Annotated[
-    str | None, typer.Option("--picture", help="Draw the errors by layer into this SVG file.", show_default=False)
+    str | None,
+    typer.Option(
+        "--picture",
+        help="Draw the errors by layer into this SVG file; within a budget size against KL, and KL by layer beside it.",
+        show_default=False,
+    ),
 ]
 _Fleet = Annotated[bool, typer.Option("--fleet", help="Have the nodes of this machine's fleet encode.")]
 
@@ -118,7 +124,7 @@ def quantize(
         whose = kind_of(Path(target), kind)
         budget = budget_of(format, size, max_kl, plan, importance, whose, where)
         card = opened(source, target, offline, revision, quiet or json)
-        within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet, whose)
+        within(card, target, budget, text, parse_keep(keep or ()), threads, plan, json, quiet, whose, picture)
         return
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
@@ -302,13 +308,13 @@ def one_device(name: str | None, software: str | None) -> Device:
 
 def within(
     card: ModelCard, target: str, budget: Budget, text: Path | None, keep: dict[str, Format], threads: int | None,
-    plan: bool, json: bool, quiet: bool, kind: str = "gguf",
+    plan: bool, json: bool, quiet: bool, kind: str = "gguf", picture: str | None = None,
 ) -> None:  # fmt: skip
-    """Choose and write, and judge what was written; with ``plan`` choose only."""
+    """Choose and write, and judge what was written; with ``plan`` choose only. A ``picture`` is drawn of either."""
     from rung.cli.views.output import note, print_json
     from rung.cli.views.progress import bar
     from rung.cli.views.quantize import as_json, measured_lines, planned_line, speed_lines
-    from rung.conversion.within_budget import Calibration, budgeted, record
+    from rung.conversion.within_budget import Calibration, budgeted, record, without_verdict
     from rung.engine import process_memory
     from rung.kernels.cpu import target as level
     from rung.models import open_card
@@ -326,11 +332,15 @@ def within(
             print_json(expected)
         else:
             print(planned_line(expected), *speed_lines(expected), sep="\n")
+        draw(picture, found, choice, None, [])
         return
-    written, seconds = done(job, target, threads, quiet or json)
-    measured = Reference(card, found.held_out).compare(open_card(Path(target)), kinds=found.kinds)
+    unjudged = without_verdict(Path(target))
+    written, seconds = done(job, str(unjudged), threads, quiet or json)
+    measured = Reference(card, found.held_out).compare(open_card(unjudged), kinds=found.kinds)
     if job.single:
-        record(job, Path(target), measured)
+        record(job, unjudged, measured)
+    unjudged.rename(target)
+    draw(picture, found, choice, measured.divergence, written)
     if json:
         print_json(as_json(job, written, seconds, target) | expected | {"measured": measured.to_json()})
         return
@@ -339,6 +349,31 @@ def within(
         print(*measured_lines(expected["expected_kl"], measured), *speed_lines(expected), sep="\n")
     if budget.max_kl is not None and measured.divergence > budget.max_kl:
         note(f"the KL is above --max-kl {budget.max_kl:g} on the part of the text that nothing was chosen by")
+
+
+def draw(
+    picture: str | None, found: Calibration, choice: Choice | None, measured: float | None, written: list[Written]
+) -> None:
+    """Draw size against KL, and beside it (``-layers.svg``) the KL of each layer as expected and measured; of a named
+    format, for which nothing is chosen, the errors by layer."""
+    from rung.cli.views.quantize import errors_by_layer
+    from rung.conversion.within_budget import layers, point, sizes
+    from rung.core.files import writing
+    from rung.measure.curves import curves
+
+    if picture is None:
+        return
+    path, name, outside = Path(picture), found.card.name, "layer (-1: outside of layers)"
+    with writing(path):
+        if choice is None:
+            curves(path, errors_by_layer(written), name, outside, "SQNR, dB")
+            return
+        points = sizes(found) | {"chosen, expected": [point(choice.bytes, choice.divergence)]}
+        if measured is not None:
+            points["chosen, measured"] = [point(choice.bytes, measured)]
+        curves(path, points, f"{name}, rounded for {found.name} text", "MB of weights", "log10 of the KL")
+        by_layer = layers(found, choice)
+        curves(path.with_name(f"{path.stem}-layers.svg"), by_layer, f"{name}, a layer alone", outside, "KL")
 
 
 def chosen(job: Job, budget: Budget) -> dict[str, Any]:

@@ -122,6 +122,14 @@ _System = Annotated[
         "--system", help="System prompt: instructions for the model before the conversation.", show_default=False
     ),
 ]
+_MaxKl = Annotated[
+    float | None,
+    typer.Option(
+        "--max-kl",
+        help="Take the cache and inputs of the least memory within this KL, in nats a token: 0.01; measured once.",
+        show_default=False,
+    ),
+]
 _Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the answer.")]
 
@@ -142,6 +150,7 @@ class RunOptions:
     starter: str | None
     example: bool
     software: str | None
+    max_kl: float | None
 
 
 def run(
@@ -158,6 +167,7 @@ def run(
     draft: options.Draft = None,
     prefix_cache: options.PrefixCache = None,
     cache_type: options.CacheType = None,
+    max_kl: _MaxKl = None,
     max_tokens: _Max = None,
     temperature: _Temperature = None,
     top_k: _TopK = None,
@@ -218,6 +228,7 @@ def run(
         starter=starter,
         example=model is None,
         software=software,
+        max_kl=max_kl,
     )
     _run(request)
 
@@ -283,6 +294,7 @@ def _run_there(request: RunOptions) -> None:
     from rung.cli.views.answer import is_simulated, show, summary
     from rung.cli.views.output import print_json
 
+    request, expected = _within(request)
     loaded = _load(request)
     question, first = request.prompt, request
     if request.example:
@@ -291,6 +303,7 @@ def _run_there(request: RunOptions) -> None:
         answer = _answer(loaded, first, question)
         result = show(answer, request.json)
         result["simulated"] = is_simulated(loaded)
+        result |= expected
         if request.json:
             print_json(result)
             return
@@ -317,6 +330,25 @@ def _example(loaded: Model, request: RunOptions) -> tuple[str | None, RunOptions
     if not request.quiet:
         note(f"{title} is asked: {question}")
     return question, first
+
+
+def _within(request: RunOptions) -> tuple[RunOptions, dict[str, float]]:
+    """Return the request with the cache and the format that ``--max-kl`` chooses, and the KL that is expected."""
+    if request.max_kl is None:
+        return request, {}
+    from rung.cli.views.progress import bar
+    from rung.engine import process_memory
+    from rung.quantization import running
+
+    running.check_max_kl(request.max_kl, request.load.format, request.load.cache_type)
+    process_memory.need_software(what="judging a way to run a model")
+    options = request.load
+    with bar(request.quiet, counted=True) as progress:
+        way, usual = running.choose_way_of(request.model, request.max_kl, options.keywords(), progress.update)
+    if not request.quiet:
+        note(way.words(usual, request.max_kl))
+    chosen = replace(options, format=way.format, cache_type=way.plan.cache_dtype, context=way.plan.context)
+    return replace(request, load=chosen), {"expected_kl": way.divergence}
 
 
 def _load(request: RunOptions) -> Model:

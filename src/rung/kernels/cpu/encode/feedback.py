@@ -14,19 +14,23 @@ from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.isa.generic import fetch_add, load, multiply_add, spread, store, total, write_float, zero
 from rung.kernels.isa.scalar import floats, half, numbers, read_u8, read_u16, write_half, write_u8
 
-_NAMES = "counter rows columns group weights matrix scales minima codes levels count regular free affine scratch"
+_NAMES = "counter rows columns group weights matrix scales minima codes levels count regular free affine scratch room"
 #: Words of both kernels: the counter that rows are divided by; rows, columns (a multiple of 16) and columns of a group;
 #: addresses of float32: the weights [rows, columns], which are overwritten (``descend``: ``d H``), a matrix [columns,
 #: columns], the scales and minima [rows, groups]; the codes uint8 [rows, columns]; the levels, their number, and
-#: whether they are one apart; whether scales, and minima too, may be any float16; scratch of 512 bytes a thread.
+#: whether they are one apart; whether scales may be any float16 (1) or float32 (2), and whether minima too; scratch,
+#: and its bytes for a thread (``room``).
 WORDS = tuple(_NAMES.split())
 (_ROWS, _COLUMNS, _GROUP, _WEIGHTS, _MATRIX, _SCALES, _MINIMA, _CODES, _LEVELS, _COUNT, _REGULAR, _FREE, _AFFINE,
- _SCRATCH) = range(1, 15)  # fmt: skip
+ _SCRATCH, _ROOM) = range(1, 16)  # fmt: skip
 #: Rows that are worked on at once, so that a row of the matrix is read from a cache.
 _TILE = 8
-#: Bytes of scratch of a thread.
-ROOM = 512
 _HALF, _NONE, _LARGEST = np.float32(0.5), np.float32(0), np.float32(65504)
+
+
+def room(group: int) -> int:
+    """Return the bytes of scratch of a thread for groups of so many columns: a value, and a direction."""
+    return 64 + 64 * -(-group // 16)
 
 
 @numba.njit(**OPTIONS)
@@ -112,7 +116,9 @@ def _fit_group(w, row, number, columns, group, work):
     for k in range(group):
         write_float(direction + 4 * k, levels[read_u8(w[_CODES] + row * columns + begin + k)])
     before = scales[at]
-    after = _rounded(work, before + _move(w, row, begin, direction, columns, group))
+    after = before + _move(w, row, begin, direction, columns, group)
+    if w[_FREE] == 1:
+        after = _rounded(work, after)
     if after != before and after * before > _NONE:
         _go(w, row, begin, direction, after - before, columns, group)
         scales[at] = after
@@ -133,7 +139,7 @@ def descend(words, thread, threads):
     columns, group, count, regular = w[_COLUMNS], w[_GROUP], w[_COUNT], w[_REGULAR]
     levels, scales = floats(w[_LEVELS]), floats(w[_SCALES])
     gradient, matrix, groups = floats(w[_WEIGHTS]), floats(w[_MATRIX]), columns // group
-    work = w[_SCRATCH] + ROOM * thread
+    work = w[_SCRATCH] + w[_ROOM] * thread
     while True:
         first = fetch_add(words, 1) * _TILE
         if first >= w[_ROWS]:

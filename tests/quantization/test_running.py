@@ -1,0 +1,107 @@
+"""Measure what a way to run costs, beside rung's own engine, and choose one by a KL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from rung import formats
+from rung.core.errors import DoesNotFit, UsageError
+from rung.core.value import FrozenDict
+from rung.engine.load import load
+from rung.engine.planning import make_plan
+from rung.engine.scheduling.sequence_reader import SequenceReader
+from rung.models import open_card
+from rung.models.lookup import find_path
+from rung.quantization.divergence import Reference
+from rung.quantization.network import EXACT, Arithmetic, in_blocks
+from rung.quantization.running import Costs, choose_way
+
+
+def nothing(label, done, total):
+    pass
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return open_card(find_path("demo"))
+
+
+def planning(card):
+    def plan(*, format, cache_type):
+        return make_plan(card, format=format, cache_type=cache_type, device="cpu", context=256)[0]
+
+    return plan
+
+
+def test_blocks_are_those_of_the_codec():
+    x = np.random.default_rng(0).normal(0, 3, (40, 96)).astype(np.float32)
+    x[3, :32] = 0
+    encoded = formats.decode(formats.encode(x, formats.get("q8_0")))
+    np.testing.assert_array_equal(in_blocks(torch.from_numpy(x), torch.float16).numpy(), encoded)
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
+def test_it_is_what_the_engine_loses(demo, cache_type):
+    """Of the same tokens: the engine's logits beside those of f32 throughout."""
+    ids = torch.randint(3, demo.decoder.vocabulary, (1, 200), generator=torch.Generator().manual_seed(1))
+    expected = Reference(demo, ids).computed(Arithmetic(cache_type, "int8")).divergence
+    logits = {}
+    for name, options in (("exact", {"format": "f32"}), ("mine", {"cache_type": cache_type})):
+        with SequenceReader(load("demo", context=256, device="cpu", **options).backend) as reader:
+            found = torch.from_numpy(reader.logits(ids[0].tolist()).astype(np.float64))
+            logits[name] = found[:-1].log_softmax(dim=1)
+    lost = (logits["exact"].exp() * (logits["exact"] - logits["mine"])).sum(dim=1).mean()
+    assert expected == pytest.approx(float(lost), rel=0.35)
+    assert expected > 1e-7
+
+
+def test_less_is_lost_by_wider_ways_and_nothing_by_f32(demo):
+    costs = Costs(demo, 256, nothing)
+    found = [costs.of(Arithmetic(*each)) for each in (("q8_0", "int8"), ("f32", "int8"), ("f16",))]
+    assert found[0] > found[1] > found[2] > costs.of(EXACT) == 0
+
+
+def test_the_least_memory_within_a_kl_is_chosen(demo):
+    costs = Costs(demo, 256, nothing)
+    loosest = costs.of(Arithmetic("q8_0", "int8"))
+    way, usual = choose_way(demo, loosest * 1.01, planning(demo), nothing)
+    assert (way.format, way.plan.cache_dtype) == (None, "q8_0")
+    assert way.divergence == pytest.approx(loosest)
+    assert way.plan.memory < usual.memory
+    assert "in f16" in way.words(usual, 0.1)
+    way, _ = choose_way(demo, 0.0, planning(demo), nothing)
+    assert (way.format, way.plan.cache_dtype, way.divergence) == ("f32", "f32", 0.0)
+
+
+def test_what_does_not_fit_is_not_taken_and_the_refusal_says_what_there_is(demo):
+    def tight(*, format, cache_type):
+        if format is not None:
+            raise DoesNotFit("too large", ["it takes a lot"])
+        return planning(demo)(format=format, cache_type=cache_type)
+
+    with pytest.raises(UsageError) as refused:
+        choose_way(demo, 1e-9, tight, nothing)
+    said = "\n".join(refused.value.facts)
+    assert "a cache in f16" in said
+    assert "it takes a lot" in said
+    least = float(refused.value.ways_out[0].split()[1])
+    assert choose_way(demo, least, tight, nothing)[0].divergence <= least
+
+
+def test_a_measurement_is_kept(demo, monkeypatch):
+    first = Costs(demo, 256, nothing).of(Arithmetic("q8_0", "int8"))
+    monkeypatch.setattr(Reference, "__init__", partial(pytest.fail, "measured again"))
+    assert Costs(demo, 256, nothing).of(Arithmetic("q8_0", "int8")) == first
+
+
+def test_a_file_that_is_far_from_its_source_has_less_of_the_budget(demo):
+    changed = replace(demo, metadata=FrozenDict({**demo.metadata, "rung.quantization.measured_kl": 0.5}))
+    with pytest.raises(UsageError, match="No way") as refused:
+        choose_way(changed, 0.4, planning(changed), nothing)
+    assert any("weights alone are 0.5" in fact for fact in refused.value.facts)
+    assert choose_way(changed, 0.5, planning(changed), nothing)[0].format == "f32"
