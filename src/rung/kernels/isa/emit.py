@@ -59,3 +59,11 @@ def opaque(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
 def plus(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
     """``address`` plus a constant number of bytes."""
     return b.add(address, I64(offset)) if offset else address
+
+
+def prefetch(b: ir.IRBuilder, address: ir.Value, locality: int) -> None:
+    """Ask for a line of memory that will be read: 0 once, 1 to 3 again, into the third, second or first cache."""
+    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(I8), I32, I32, I32])
+    name = "llvm.prefetch.p0"
+    function = b.module.globals.get(name) or ir.Function(b.module, kind, name)
+    b.call(function, [pointer(b, address, I8), I32(0), I32(locality), I32(1)])  # a read, of data

@@ -11,8 +11,8 @@ from typing import Any
 from llvmlite import ir
 
 from rung.kernels.cpu import target
-from rung.kernels.isa import halves
-from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, call, constant, pointer, splat
+from rung.kernels.isa import emit, halves
+from rung.kernels.isa.emit import F16, F32, I16, I32, I64, call, constant, pointer, splat
 from rung.kernels.isa.emit import load as _load
 from rung.kernels.isa.emit import store as _store
 from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
@@ -56,10 +56,7 @@ def load_spread(b, address):
 @instruction(VOID, INT)
 def prefetch(b, address):
     """Ask for a line of memory that will be read soon, into the cache of the core."""
-    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(I8), I32, I32, I32])
-    name = "llvm.prefetch.p0"
-    function = b.module.globals.get(name) or ir.Function(b.module, kind, name)
-    b.call(function, [b.inttoptr(address, ir.PointerType(I8)), I32(0), I32(2), I32(1)])  # read, second level, data
+    emit.prefetch(b, address, 2)
 
 
 @instruction(VOID, INT, f32x16)

@@ -53,6 +53,7 @@ class Level:
     ``operand_of_lane``: products take one lane of a register, so that activations are loaded 16 bytes at a time.
     ``interleave``: columns of a row of activations that lie together, before those of the next row (``activations``).
     ``small_offsets``: loads reach so little from an address that LLVM must not choose another one for a loop.
+    ``ahead``: packed weights are prefetched so many bytes before they are multiplied; 0: the processor does it alone.
     ``masks``: loads and stores under a mask are instructions. ``pause(b)``: what a thread does that waits in a loop.
     """
 
@@ -82,6 +83,7 @@ class Level:
     small_offsets: bool = False
     shifts_bytes: bool = False
     masks: bool = False
+    ahead: int = 0
 
     def activation_offset(self, tile: int, row: int, column: int) -> int:
         """Return the byte of a unit of a panel of ``tile`` rows in which a column (of 32) of a row lies: for each

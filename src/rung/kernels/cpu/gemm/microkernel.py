@@ -23,7 +23,7 @@ from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
 from rung.kernels.isa import halves
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import F16, F32, I8, I32, I64, constant, load, opaque, plus, splat, store
+from rung.kernels.isa.emit import F16, F32, I8, I32, I64, constant, load, opaque, plus, prefetch, splat, store
 from rung.kernels.isa.products import (
     Codes,
     FlippedCodes,
@@ -204,6 +204,20 @@ def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterat
                 b.store(plus(b, value, step), pointer)
 
 
+def _fetch(tile: Tile, places: list[Value], size: int) -> None:
+    """Asks for the memory that comes ``Level.ahead`` bytes after ``size`` bytes at each place.
+
+    It comes while products are computed. The largest tiles find a weight in the cache again, for the rows after
+    theirs; smaller ones read it once.
+    """
+    level = target.level()
+    if level.ahead == 0 or tile.first > 0 or tile.layout.codes == "flipped":
+        return
+    locality = 3 if tile.tile == level.tile else 0
+    for place, at in itertools.product(places, range(0, size, 64)):
+        prefetch(tile.b, plus(tile.b, place, level.ahead + at), locality)
+
+
 def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:
     """Adds the products of ``blocks`` blocks of each group with a panel to the totals of ``made``."""
     b, layout = tile.b, tile.layout
@@ -217,6 +231,7 @@ def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value
     if layout.block == 32:
         with _walk(b, blocks, (p, layout.block_bytes), (xp, step_x)) as (block, panel):
             places = in_groups(block)
+            _fetch(tile, places, layout.block_bytes)
             scales = [tile.block_scales(pointer) for pointer in places]
             tile.unit([plus(b, pointer, layout.block_header) for pointer in places], panel, scales, codebook)
         return
@@ -225,7 +240,9 @@ def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value
         q = alloca_once(b, I64)
         b.store(plus(b, block, layout.block_header), q)
         with _walk(b, I64(layout.block // 32), (q, layout.unit_bytes), (xp, step_x)) as (unit, panel):
-            tile.unit(in_groups(unit), panel, scales, codebook)
+            places = in_groups(unit)
+            _fetch(tile, places, layout.unit_bytes)
+            tile.unit(places, panel, scales, codebook)
 
 
 def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int) -> list[Tile]:

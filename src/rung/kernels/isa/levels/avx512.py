@@ -28,6 +28,7 @@ LEVEL = Level(
     shuffle=x86.shuffle,
     permute=x86.permute,
     pause=x86.pause,
+    ahead=x86.AHEAD,
     barrier=True,
     masks=True,
 )

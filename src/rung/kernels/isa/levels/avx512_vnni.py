@@ -22,5 +22,6 @@ LEVEL = Level(
     shuffle=x86.shuffle,
     permute=x86.permute,
     pause=x86.pause,
+    ahead=x86.AHEAD,
     masks=True,
 )

@@ -15,4 +15,5 @@ LEVEL = Level(
     dot=x86.dot,
     shuffle=x86.shuffle,
     pause=x86.pause,
+    ahead=x86.AHEAD,
 )

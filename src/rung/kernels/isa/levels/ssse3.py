@@ -14,5 +14,6 @@ LEVEL = Level(
     with_sign=x86.with_sign,
     shuffle=x86.shuffle,
     pause=x86.pause,
+    ahead=x86.AHEAD,
     barrier=True,
 )
