@@ -116,7 +116,7 @@ def share(model: str, speeds: Sequence[float], costs: tuple[float, float], nodes
     spent = ideal = 0.0
     for groups, bytes_of_row in zip(steps, row_bytes, strict=True):
         group = 16 * bytes_of_row / _CORE
-        chunks = equal(groups, len(speeds)) if even else cut(groups, len(speeds), nodes).tolist()
+        chunks = equal(groups, len(speeds)) if even else cut(tuple(groups), len(speeds), nodes).tolist()
         spent += group * simulate(chunks, speeds, take / group, 0.6 if nodes else 1.0) + barrier * len(speeds)
         ideal += group * sum(groups) / sum(speeds)
     return ideal / spent

@@ -18,7 +18,7 @@ _spec = importlib.util.spec_from_file_location("cpu_chunks", ROOT / "benchmarks"
 simulation = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(simulation)
 
-SHAPES = [[1], [3, 2], [36, 12, 12], [96, 1], [8016], [0, 5]]
+SHAPES = [(1,), (3, 2), (36, 12, 12), (96, 1), (8016,), (0, 5)]
 
 
 @pytest.mark.parametrize("groups", SHAPES)
@@ -32,7 +32,7 @@ def test_every_group_lies_in_one_chunk(groups, threads, both):
 
 
 def test_the_first_half_of_each_weight_lies_before_the_second_of_any():
-    found = chunks.cut([36, 12, 13], 8, from_both_ends=True)
+    found = chunks.cut((36, 12, 13), 8, from_both_ends=True)
     second = [first >= [18, 6, 6][weight] for weight, first, _ in found.tolist()]
     assert second == sorted(second)
     sizes = (found[:, 2] - found[:, 1]).tolist()

@@ -7,6 +7,7 @@ of each half begin at theirs and meet in between.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numba
@@ -37,12 +38,14 @@ def sizes(groups: int, threads: int) -> list[int]:
     return found
 
 
-def cut(groups: Sequence[int], threads: int, from_both_ends: bool = False) -> npt.NDArray[np.int64]:
-    """Return the chunks of several weights with so many groups of rows: [chunks, (weight, first, last)].
+@functools.lru_cache(256)
+def cut(groups: tuple[int, ...], threads: int, from_both_ends: bool = False) -> npt.NDArray[np.int64]:
+    """Return the chunks of several weights with so many groups of rows: [chunks, (weight, first, last)], not to be
+    written to.
 
     From both ends: the first half of each weight lies before the second half of any.
 
-    >>> cut([3, 2], 1).tolist()
+    >>> cut((3, 2), 1).tolist()
     [[0, 0, 2], [0, 2, 3], [1, 0, 1], [1, 1, 2]]
     """
     parts = [(weight, 0, count) for weight, count in enumerate(groups)]
@@ -53,7 +56,9 @@ def cut(groups: Sequence[int], threads: int, from_both_ends: bool = False) -> np
         parts += [(weight, count // 2, count) for weight, count in reversed(list(enumerate(groups)))]
         each = -(-threads // 2)
         order = sizes(half, each) + sizes(sum(groups) - half, each)[::-1]
-    return np.array(list(_divide(parts, order)), np.int64).reshape(-1, CHUNK_WORDS)
+    chunks = np.array(list(_divide(parts, order)), np.int64).reshape(-1, CHUNK_WORDS)
+    chunks.flags.writeable = False
+    return chunks
 
 
 def _divide(parts: Sequence[tuple[int, int, int]], order: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -185,7 +185,7 @@ class Builder:
             self._segment(segment, piece, panels, after, pieces[0].number)
         near = nodes.table()
         rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
-        table = chunks.cut([-(-count // ROWS) for count in rows], self.threads, near is not None)
+        table = chunks.cut(tuple(-(-count // ROWS) for count in rows), self.threads, near is not None).copy()
         table[:, 0] = address(segments) + table[:, 0] * segments.strides[0]
         fills = panels.fills(columns)
         self._keep += [segments, fills, pieces, before, after, table, near]
