@@ -85,12 +85,13 @@ def encoders(name: str) -> str:
     return compare(name)
 
 
-def model(name: str) -> str:
-    """Logits of a whole model beside its reference; the probe and the checks of its rungs run in children first."""
+def model(name: str, cache_type: str) -> str:
+    """Logits of a whole model beside its reference, with a cache in f16 or q8_0; the probe and the checks of its rungs
+    run in children first."""
     import rung
 
     kept = np.load(_MODELS / f"{name}.npz")
-    loaded = rung.load(str(_MODELS / f"{name}.gguf"), context=128)
+    loaded = rung.load(str(_MODELS / f"{name}.gguf"), context=128, cache_type=cache_type)
     taken = dict(loaded.report.rungs)
     if not any(rung_name == "numba.step" for rung_name in taken.values()):
         return f"not computed by its kernels: {taken}"
@@ -117,7 +118,8 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in ENCODED:
         yield f"encode {name}", lambda name=name: encoders(name)  # type: ignore[misc]
     for name in WHOLE:
-        yield f"model {name}", lambda name=name: model(name)  # type: ignore[misc]
+        for kept in ("f16", "q8_0"):
+            yield f"model {name}, cache in {kept}", lambda name=name, kept=kept: model(name, kept)  # type: ignore[misc]
 
 
 def main(wanted: list[str]) -> None:
