@@ -71,7 +71,7 @@ def _blocks(layout: Layout, count: int) -> str:
     """Return how many blocks a multiprocessor is to hold at once, which bounds the registers of a thread."""
     if count > 1:
         return "4" if count < 4 else "3"
-    heavy = layout.base.codes in ("six", "unsigned") or layout.adds or layout.base.group < UNIT
+    heavy = layout.base.codes in ("six", "five", "unsigned") or layout.adds or layout.base.group < UNIT
     return "HEAVY_BLOCKS" if heavy and not layout.looks_up else "BLOCKS"
 
 
