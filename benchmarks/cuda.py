@@ -2,7 +2,8 @@
 
     python benchmarks/cuda.py --nvrtc LIBNVRTC [--tools FOLDER] [--formats q4_0,nf4:64,...] [--architectures 61,90]
 
-NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, and the decoder, of a format (``libnvrtc.so.12`` of
+NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the kernels of whole tokens (``store``,
+``gate``) of a format (``libnvrtc.so.12`` of
 ``nvidia-cuda-nvrtc-cu12`` 12.9 knows all architectures, 13 those from 7.5 on). ``cuobjdump`` (in ``--tools``, in
 Triton's wheel, or on the path; 12.x disassembles them all) tells registers, and the instructions of the loop over
 columns by the weights that a pass of it multiplies.
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from rung import formats
 from rung.kernels.cuda import compiler
 from rung.kernels.cuda.layouts import STORED, Layout, stored
 from rung.kernels.cuda.source import THREADS, counts, decoding, product, tile_of
+from rung.kernels.cuda.step_source import TILE, gated, sums
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.proof import columns_of, weights
@@ -154,11 +157,24 @@ def measure(name: str, library: compiler.Compiler, architectures: list[int], too
             misses += bool(wrong)
             row += f" | x{count} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
         spills = read(library.compile_now(decoding(layout, "f16"), f"sm_{arch}"), "decode", UNIT, tool).spills
-        misses += bool(spills)
-        print(row + (" | decode spills" if spills else ""), flush=True)
+        row, missed_too = row + (" | decode spills" if spills else ""), bool(spills)
+        for kernel, code in in_tokens(name, library, arch, tool):
+            wrong = missed(name, arch, 1, code)
+            missed_too += bool(wrong)
+            row += f" | {kernel} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
+        misses += missed_too
+        print(row, flush=True)
     late = seconds > SECONDS
     print(f"{name}: {len(architectures)} architectures in {seconds:.1f} s (bar: {SECONDS:.0f}){' missed' * late}")
     return misses + late
+
+
+def in_tokens(name: str, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
+    """Yield the kernels of ``cuda.step`` that multiply with a weight, and what they became."""
+    layout = layout_of(name)
+    for source, kernel in ((sums([layout]), "store"), (gated([layout, layout], "silu"), "gate")):
+        cubin = library.compile_now(source, f"sm_{arch}")
+        yield kernel, read(cubin, kernel, UNIT * TILE, tool)
 
 
 def tool_in(folder: str | None) -> str:

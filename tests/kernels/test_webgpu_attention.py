@@ -4,18 +4,15 @@ import numpy as np
 import pytest
 
 from rung.kernels.webgpu.attention import (
-    MOST_PARTS,
-    ONE_PART,
     Heads,
     Sight,
     Turn,
     attend,
     join_parts,
-    part_bytes,
     rope_and_store,
 )
 from rung.kernels.webgpu.gpu import gpu
-from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, TABLE
+from rung.kernels.webgpu.info import INFO, MOST_PARTS, MOST_ROWS, ONE_PART, POSITION, TABLE, part_bytes
 from tests.support.devices import software_adapter
 
 adapter = software_adapter()
@@ -58,7 +55,7 @@ class Layer:
         kernel = attend(self.heads, sight, self.turn if apart else None, parted=parted)
         work = [] if apart else [self.gpu.bind(rope_and_store(self.heads, self.turn), buffers, self.heads.all, 0)]
         if parted:
-            left = self.gpu.bindable(part_bytes(self.heads))
+            left = self.gpu.bindable(part_bytes(HEADS, self.heads.size))
             work.append(self.gpu.bind(kernel, [*buffers, left], HEADS * MOST_PARTS, 0))
             work.append(self.gpu.bind(join_parts(self.heads, sight, apart, False), [left, buffers[1], y], HEADS, 0))
         else:

@@ -13,7 +13,8 @@ from tests.support.devices import software_adapter
 
 adapter = software_adapter()
 #: One of each kind of codes and of scales, and what stays float32.
-KINDS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8", "iq3_s", "tq2_0", "nf4:64", "f16")
+KINDS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "int8", "iq3_s", "tq2_0")
+KINDS += ("nf4:64", "f16")
 #: Of codes that stand for values that are not evenly spaced.
 TABLES = ("iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "iq2_xs", "iq1_s")
 

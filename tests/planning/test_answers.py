@@ -50,7 +50,7 @@ RATE = r"[\d.]+ tokens/s"
         ("gemma-2b", "p2200", {}, f"{GEMMA} Quadro P2200: yes, with q8_0 and 4,096 tokens of context, {RATE}"),
         (
             "llama 3.1 8b", "p2200", {},
-            f"{LLAMA} Quadro P2200: slowly, with q3_k_m and 4,096 tokens of context, {RATE}; "
+            f"{LLAMA} Quadro P2200: yes, with q3_k_m and 4,096 tokens of context, {RATE}; "
             rf"or (partly|a quarter|a third|half) on the CPU with q\w+, {RATE}",
         ),
         ("llama 3.1 8b", "2080ti", {}, f"{LLAMA} GeForce RTX 2080 Ti: yes, with q8_0 .*"),

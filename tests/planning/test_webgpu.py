@@ -76,6 +76,14 @@ def test_weights_are_held_once_as_they_are_stored():
 
 
 @pytest.mark.usefixtures("rungs")
+def test_what_parts_of_attention_leave_is_counted():
+    """Beyond 1,024 positions: of 16 rows, 8 heads and 16 parts 258 float32."""
+    card, contexts = gemma_2b("q4_0", "gguf"), (1023, 1024, 1025)
+    less, most, more = (plan(card, reached(), context=each).placements[0].memory.workspace for each in contexts)
+    assert more - most == most - less + 4 * 16 * 8 * 16 * 258
+
+
+@pytest.mark.usefixtures("rungs")
 def test_no_layers_are_shared_with_a_device_of_webgpu():
     card, small = gemma_2b("q8_0", "gguf"), replace(p2200(), free=2 << 30, memory=2 << 30)
     made = plan(card, cpu(), small, reached(small), context=512, memory="cpu=2.6GB")

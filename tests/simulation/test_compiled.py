@@ -180,13 +180,20 @@ def test_a_token_is_a_graph_of_five_kernels_a_layer(monkeypatch):
     assert np.allclose(logits["cuda.step"], logits["ref"], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "qwen2", "qwen3", "phi3"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "qwen2", "qwen3", "phi3", "qwen2-iq4_nl", "gemma2-nf4"])
 def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
-    """Norms behind products, soft caps and windows; biases; norms of q and k; one weight for gate and up."""
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+    """Norms behind products, soft caps and windows; biases; norms of q and k; one weight for gate and up; codes that
+    index a table, with weights beside them whose codes are integers (the processor rounds all activations)."""
+    name, _, format = name.partition("-")
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 64 if format else 96,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     tiny_checkpoint(tmp_path, name, head_dim=32, **sizes)
     gguf_vocabulary(tmp_path)
-    given = {"format": "q8_0", "context": 64, "cache_type": "f32"}
+    given = {"format": format or "q8_0", "context": 64, "cache_type": "f32"}
     ids = np.random.default_rng(5).integers(0, 320, 20)
     right = references.token_by_token(rung.load(tmp_path, device="cpu", **given), ids)
     with rung.simulate("t4") as card:
@@ -194,8 +201,8 @@ def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
         assert model.report.rungs["decode_step f32"] == "cuda.step"
         found = references.token_by_token(model, ids)
     off = np.abs(found - right) / right.std(axis=1, keepdims=True)
-    assert off.max() < 0.1
-    assert off.mean() < 0.005
+    assert off.max() < (0.2 if format else 0.1)
+    assert off.mean() < (0.02 if format else 0.005)
 
 
 def test_without_a_compiler_a_card_has_none(monkeypatch):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rung.core.types import YES, Case, Device, Level, MemoryUse, Proof, Verdict, no
 from rung.core.value import FrozenDict
+from rung.kernels.webgpu.info import ONE_PART, part_bytes
 from rung.models.decoder_memory import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
@@ -117,11 +118,18 @@ def memory_use(
             weights=weights[0],
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch, block),
             activations=subject.activation_bytes(context, batch, converts, width),
-            workspace=weights[1] + _CONTEXT_TOKEN * context + heap,
+            workspace=weights[1] + _CONTEXT_TOKEN * context + heap + _parts_bytes(subject, device, context),
             runtime=runtime(subject, device, torch),
         ),
         device,
     )
+
+
+def _parts_bytes(subject: Subject, device: Device, context: int) -> int:
+    """Bytes of what parts of attention over long contexts leave on a device of WebGPU."""
+    if device.kind != "webgpu" or subject.decoder is None or context <= ONE_PART:
+        return 0
+    return part_bytes(subject.decoder.heads, subject.decoder.head_dim)
 
 
 def workspace(weights: Iterable[Weight]) -> int:

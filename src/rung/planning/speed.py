@@ -36,7 +36,7 @@ from rung.kernels import instructions
 from rung.kernels.webgpu import instructions as shaders
 from rung.kernels.webgpu.info import MOST_ROWS
 from rung.models.decoder_memory import CHUNK
-from rung.ops.decode_step import ROWS
+from rung.ops.decode_step import GRAPH, ROWS
 from rung.ops.linear import DECODING
 from rung.planning.network_spec import Subject, is_table
 from rung.planning.weight_plan import Weight
@@ -266,7 +266,7 @@ def _has_dots(device: Device) -> bool:
 
 def _is_graph(parts: Sequence[Group]) -> bool:
     """Return whether a token is a graph of five kernels a layer (``cuda.step``)."""
-    return bool(parts) and all(group.rung == "cuda.rows" for group in parts)
+    return bool(parts) and all(group.rung in GRAPH for group in parts)
 
 
 def step_of(parts: Iterable[Group]) -> str:

@@ -45,7 +45,7 @@ _ATTEND = r"""
 #define ROWS 4  // positions that a warp reads at once: their loads and sums overlap
 #define PART $part
 struct Attend { const float* qkv; const float* q_norm; const float* k_norm; const float* turn; char* keys;
-    char* values; const int* info; uint4* made;
+    char* values; const int* info; uint4* made; float4* floats;
     float* left; int* counters; long long block_bytes; int head; int row;
     int heads; int kv_heads; int half; int window; int table; int block;
     int most_parts; float scale; float softcap; float epsilon; };
@@ -58,7 +58,7 @@ __device__ __forceinline__ long long place(const Attend& p, int kv, int at) {
 }
 
 // the sums of a head's parts, each with the largest score and the sum of weights behind it, added by their shares
-__device__ void join(const float* left, int parts, int unit, uint4* made) {
+__device__ void join(const Attend& p, const float* left, int parts, int unit) {
     __shared__ float shares[32];
     volatile const float* each = left;
     const int lane = THREAD % 32, warp = THREAD / 32;
@@ -76,7 +76,7 @@ __device__ void join(const float* left, int parts, int unit, uint4* made) {
         float sum = 0.0f;
         #pragma unroll 8
         for (int n = 0; n < parts; n++) sum = fmaf(shares[n], each[n * (SIZE + 2) + lane + 32 * j], sum);
-        quantize(sum, unit + j, made);
+        quantize(sum, unit + j, p.made, p.floats);
     }
 }
 
@@ -171,13 +171,13 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
             sum = fmaf(share, found[w][lane + 32 * j], sum);
         }
         if (parts == 1) {
-            quantize(sum / all, h * LANES + j, p.made);
+            quantize(sum / all, h * LANES + j, p.made, p.floats);
             continue;
         }
         float* mine = left + part * (SIZE + 2);
         mine[lane + 32 * j] = sum;
         if (j == 0 && lane == 0) { mine[SIZE] = most; mine[SIZE + 1] = all; }
     }
-    if (parts > 1 && is_last(p.counters + h, parts)) join(left, parts, h * LANES, p.made);
+    if (parts > 1 && is_last(p.counters + h, parts)) join(p, left, parts, h * LANES);
 }
 """

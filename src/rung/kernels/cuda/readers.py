@@ -63,6 +63,16 @@ _CODES = {
     }
 }
 """,
+    "five": _CODES_HEAD
+    + """    const uint4 w = codes[at];
+    const u32 fifth = highs[at], q[4] = {w.x, w.y, w.z, w.w};
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+        c[j] = (q[j] & 0x0f0f0f0fu) | ((fifth << (4 - j)) & 0x10101010u);
+        c[j + 4] = ((q[j] >> 4) & 0x0f0f0f0fu) | ((fifth >> j) & 0x10101010u);
+    }
+}
+""",
     "three": _CODES_HEAD
     + """    const uint2 w = ((const uint2*)codes)[at];
     const u32 high = highs[at];

@@ -49,15 +49,20 @@ def tile_of(count: int) -> int:
 
 def product(layout: Layout, dtype: str, count: int) -> Source:
     """Return ``multiply`` for ``count`` rows of activations, and ``activations``, which makes what it takes of them."""
-    values = {"count": count, "tile": tile_of(count), "threads": THREADS, "blocks": _blocks(layout, count)}
-    kind = _LOOKED_UP if layout.looks_up else DOTS + _INTEGERS
+    values = {"count": count, "tile": tile_of(count), "threads": THREADS, "blocks": resident(layout, count)}
+    kind = dots(layout) + (_LOOKED_UP if layout.looks_up else _INTEGERS)
     body = Template(SUMS + kind).substitute(values)
     return Source(PRELUDE + TYPES[dtype] + readers(layout) + body, ("activations", "multiply"))
 
 
-def activation_bytes(layout: Layout, columns: int) -> int:
-    """Return the bytes of a row of activations as ``multiply`` takes it."""
-    return -(-columns // (32 * UNIT)) * 32 * (_FLOAT_UNIT if layout.looks_up else _INTEGER_UNIT)
+def activation_bytes(looks_up: bool, columns: int) -> int:
+    """Return the bytes of a row of activations as ``multiply`` takes it, by whether its layout ``looks_up``."""
+    return -(-columns // (32 * UNIT)) * 32 * (_FLOAT_UNIT if looks_up else _INTEGER_UNIT)
+
+
+def dots(layout: Layout) -> str:
+    """Return ``dots``: a thread's part of the products of rows [first, first + TILE), below ``rows``."""
+    return _FLOAT_DOTS if layout.looks_up else _INTEGER_DOTS
 
 
 def decoding(layout: Layout, dtype: str) -> Source:
@@ -67,11 +72,11 @@ def decoding(layout: Layout, dtype: str) -> Source:
     return Source(PRELUDE + TYPES[dtype] + readers(layout) + text, ("decode",))
 
 
-def _blocks(layout: Layout, count: int) -> str:
+def resident(layout: Layout, count: int = 1) -> str:
     """Return how many blocks a multiprocessor is to hold at once, which bounds the registers of a thread."""
     if count > 1:
         return "4" if count < 4 else "3"
-    heavy = layout.base.codes in ("six", "unsigned") or layout.adds or layout.base.group < UNIT
+    heavy = layout.base.codes in ("six", "five", "unsigned") or layout.adds or layout.base.group < UNIT
     return "HEAVY_BLOCKS" if heavy and not layout.looks_up else "BLOCKS"
 
 
@@ -239,8 +244,7 @@ extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __rest
     finish(sums, y, first, rows, count);
 }
 """
-# a thread's part of the products of rows [first, first + TILE), below ``rows``, with int8 activations
-DOTS = """
+_INTEGER_DOTS = """
 __device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32* __restrict__ highs,
         const void* __restrict__ scales, const void* __restrict__ heads, const uint4* __restrict__ x, float* sums,
         int first, int rows, int units) {
@@ -301,13 +305,21 @@ extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __rest
         const u32* __restrict__ highs, const void* __restrict__ scales, const void* __restrict__ heads,
         const float4* __restrict__ x,
         value* __restrict__ y, int rows, int units, int count) {
+    const int first = blockIdx.x * TILE;
+    float sums[COUNT * TILE] = {};
+    dots(codes, highs, scales, heads, x + blockIdx.y * COUNT * row_vectors(units, 8), sums, first, rows, units);
+    finish(sums, y, first, rows, count);
+}
+"""
+_FLOAT_DOTS = """
+__device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32* __restrict__ highs,
+        const void* __restrict__ scales, const void* __restrict__ heads, const float4* __restrict__ x, float* sums,
+        int first, int rows, int units) {
     __shared__ ALIGNED(256) float held[16];
     if (THREAD < 16) held[THREAD] = levels[THREAD];
     __syncthreads();
     const Table table = table_of(held);
-    const int first = blockIdx.x * TILE;
-    float sums[COUNT * TILE] = {};
-    x += blockIdx.y * COUNT * row_vectors(units, 8) + THREAD / 32 * 256 + THREAD % 32;
+    x += THREAD / 32 * 256 + THREAD % 32;
     for (int unit = THREAD; unit < units; unit += THREADS, x += THREADS * 8) {
         u32 q[TILE][4];
         float4 s[TILE];
@@ -342,7 +354,6 @@ extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __rest
                 sums[n] = fmaf(half ? s[n % TILE].y : s[n % TILE].x, parts[n], sums[n]);
         }
     }
-    finish(sums, y, first, rows, count);
 }
 """
 _DECODE = """

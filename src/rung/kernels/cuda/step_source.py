@@ -3,7 +3,8 @@
 A layer is five kernels. A product ends with what comes next: the block that is the last to end, which a counter tells,
 adds, norms and quantizes the hidden states for the product behind it; where 32 rows of the gated activation are there,
 the last of their blocks quantizes these. Attention stands in ``attention_source``. All is float32 but codes and
-activations of products, which are int8 with a scale for 32 columns (``source``), and the cache.
+activations of products, and the cache. Activations are int8 with a scale for 32 columns where codes are integers, and
+float32 where these index a table, in the order of ``source``; both where a model has weights of both kinds.
 
 The structs are those of ``step_arguments``.
 """
@@ -15,26 +16,28 @@ from string import Template
 
 from rung.kernels.cuda.layouts import Layout
 from rung.kernels.cuda.readers import readers
-from rung.kernels.cuda.source import DOTS, PRELUDE, SUMS, THREADS, TYPES, Source, tile_of
+from rung.kernels.cuda.source import PRELUDE, SUMS, THREADS, TYPES, Source, resident, tile_of
+from rung.kernels.cuda.source import dots as dots_of
 
 #: Rows of weights of a block, and weights that a product has at most: q, k and v.
 TILE = tile_of(1)
 MOST_PARTS = 3
 _UNDEFINED = "#undef OFFSET\n#undef PARTS\n#undef ADDS\n#undef FACTOR\n"
-_NAMES = ("read_codes", "read_scales", "dots")
+_NAMES = ("read_codes(", "read_words(", "read_scales(", "values(", "dots(", "levels[")
 
 
 def sums(layouts: Sequence[Layout]) -> Source:
     """Return ``store``, products of weights with these layouts to float32, and ``add``, to the hidden states."""
-    parts = "".join(_PART.replace("@", str(n)) for n in range(len(layouts)))
+    parts = "".join(_PART.replace("@", str(n)).replace("$x", _taken(each)) for n, each in enumerate(layouts))
     text = _dots(layouts) + _PRODUCT + _SUM.replace("$parts", parts)
-    return Source(_head() + text, ("store", "add"))
+    return Source(_head(_blocks(layouts)) + text, ("store", "add"))
 
 
 def gated(layouts: Sequence[Layout], activation: str) -> Source:
     """Return ``gate``: the product of two weights of as many rows, ``activation(first) * second``, quantized."""
-    text = _dots(layouts) + _PRODUCT + _GATE.replace("$activation", _ACTIVATIONS[activation])
-    return Source(_head() + text, ("gate",))
+    values = {"activation": _ACTIVATIONS[activation], "first": _taken(layouts[0]), "second": _taken(layouts[1])}
+    text = _dots(layouts) + _PRODUCT + Template(_GATE).substitute(values)
+    return Source(_head(_blocks(layouts)) + text, ("gate",))
 
 
 def norms() -> Source:
@@ -42,25 +45,42 @@ def norms() -> Source:
     return Source(_head() + _PRODUCT + _NORM, ("norm_hidden",))
 
 
-def _head() -> str:
-    values = {"count": 1, "tile": TILE, "threads": THREADS, "blocks": 4}
-    return PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + QUANTIZE + IS_LAST
+def _blocks(layouts: Sequence[Layout]) -> str:
+    """Return how many blocks a multiprocessor is to hold at once: more spill but of codes that are nibbles."""
+    light = all(resident(each) == "BLOCKS" and each.base.codes == "nibble" and not each.looks_up for each in layouts)
+    if any(each.base.scale == "nested" for each in layouts):
+        return "4"
+    return "BLOCKS" if light else "HEAVY_BLOCKS"
+
+
+def _head(blocks: str = "4") -> str:
+    values = {"count": 1, "tile": TILE, "threads": THREADS}
+    return (
+        f"#define RESIDENT {blocks}\n" + PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + QUANTIZE + IS_LAST
+    )
 
 
 def _dots(layouts: Sequence[Layout]) -> str:
     """Return ``dots_0`` and so on, of each layout."""
     text = ""
     for number, layout in enumerate(layouts):
-        own = _UNDEFINED + readers(layout) + DOTS
+        own = _UNDEFINED + readers(layout) + dots_of(layout)
         for name in _NAMES:
-            own = own.replace(f"{name}(", f"{name}_{number}(")
+            own = own.replace(name, f"{name[:-1]}_{number}{name[-1]}")
         text += own
     return text
 
 
-#: The 32 threads of a warp bring a unit of activations to int8 as ``activations`` of ``source`` does.
+def _taken(layout: Layout) -> str:
+    """Return the activations that a layout is multiplied with."""
+    return "p.wide" if layout.looks_up else "p.x"
+
+
+#: The 32 threads of a warp make a unit of activations as ``activations`` of ``source`` does: int8 and float32, or one.
 QUANTIZE = r"""
-__device__ __forceinline__ void quantize(float v, int unit, uint4* made) {
+__device__ __forceinline__ void quantize(float v, int unit, uint4* made, float4* floats) {
+    if (floats) ((float*)(floats + unit / 32 * 256 + THREAD % 32 / 4 * 32 + unit % 32))[THREAD % 4] = v;
+    if (!made) return;
     float most = fabsf(v);
     for (int d = 16; d; d /= 2) {
         const float other = SHUFFLE(most, d);
@@ -99,8 +119,8 @@ __device__ __forceinline__ bool is_last(int* counter, int blocks) {
 _PRODUCT = r"""
 struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
     int rows; int first; };
-struct Product { Part parts[3]; const uint4* x; float* y; float* hidden; const float* post; const float* norm;
-    uint4* made; int* counters; int units; int blocks; int size; float epsilon; };
+struct Product { Part parts[3]; const uint4* x; const float4* wide; float* y; float* hidden; const float* post;
+    const float* norm; uint4* made; float4* floats; int* counters; int units; int blocks; int size; float epsilon; };
 
 __device__ __forceinline__ float inverse_norm(float squares, int size, float epsilon) {
     __shared__ float found;
@@ -136,7 +156,7 @@ __device__ void finish_hidden(const Product& p) {
         }
         #pragma unroll
         for (int n = 0; n < 4; n++)
-            if (first + n * step < units) quantize(v[n], first + n * step, p.made);
+            if (first + n * step < units) quantize(v[n], first + n * step, p.made, p.floats);
     }
 }
 """
@@ -144,7 +164,7 @@ _PART = """    {
         const Part& w = p.parts[@];
         const int blocks = (w.rows + TILE - 1) / TILE;
         if (block >= 0 && block < blocks) {
-            dots_@(w.codes, w.highs, w.scales, w.heads, p.x, sums, block * TILE, w.rows, p.units);
+            dots_@(w.codes, w.highs, w.scales, w.heads, $x, sums, block * TILE, w.rows, p.units);
             own = block * TILE + THREAD; row = start + own; there = THREAD < TILE && own < w.rows; bias = w.bias;
         }
         block -= blocks; start += w.rows;
@@ -160,12 +180,12 @@ $parts    sum = total<TILE>(sums);
     if (there && bias) sum += bias[own];
     return there;
 }
-extern "C" __global__ void BOUNDS(THREADS, 4) store(Product p) {
+extern "C" __global__ void BOUNDS(THREADS, RESIDENT) store(Product p) {
     int row = 0;
     float sum;
     if (product(p, row, sum)) p.y[row] = sum;
 }
-extern "C" __global__ void BOUNDS(THREADS, 4) add(Product p) {
+extern "C" __global__ void BOUNDS(THREADS, RESIDENT) add(Product p) {
     int row = 0;
     float sum;
     if (product(p, row, sum)) {
@@ -181,12 +201,12 @@ _ACTIVATIONS = {
 }
 _GATE = """
 __device__ __forceinline__ float activation(float x) { return $activation; }
-extern "C" __global__ void BOUNDS(THREADS, 4) gate(Product p) {
+extern "C" __global__ void BOUNDS(THREADS, RESIDENT) gate(Product p) {
     const int first = blockIdx.x * TILE, unit = first / 32;
     const Part &a = p.parts[0], &b = p.parts[1];
     float sums[2 * TILE] = {};
-    dots_0(a.codes, a.highs, a.scales, a.heads, p.x, sums, a.first + first, a.first + a.rows, p.units);
-    dots_1(b.codes, b.highs, b.scales, b.heads, p.x, sums + TILE, b.first + first, b.first + b.rows, p.units);
+    dots_0(a.codes, a.highs, a.scales, a.heads, $first, sums, a.first + first, a.first + a.rows, p.units);
+    dots_1(b.codes, b.highs, b.scales, b.heads, $second, sums + TILE, b.first + first, b.first + b.rows, p.units);
     float sum = total<2 * TILE>(sums);
     const int row = first + THREAD % TILE;
     if (THREAD < 2 * TILE) {
@@ -196,7 +216,7 @@ extern "C" __global__ void BOUNDS(THREADS, 4) gate(Product p) {
     const float other = SHUFFLE(sum, TILE);
     if (THREAD < TILE) p.y[row] = activation(sum) * other;
     if (is_last(p.counters + unit, 32 / TILE) && THREAD < 32)
-        quantize(((volatile const float*)p.y)[32 * unit + THREAD], unit, p.made);
+        quantize(((volatile const float*)p.y)[32 * unit + THREAD], unit, p.made, p.floats);
 }
 """
 _NORM = """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ from rung.kernels.cuda.source import (
     tile_of,
 )
 from rung.kernels.gpu.dtypes import DTYPE_NAME
-from rung.kernels.gpu.stored import rows_of_slab
+from rung.kernels.gpu.stored import Stored, rows_of_slab
 from rung.kernels.webgpu.layouts import UNIT
 from rung.kernels.webgpu.packing import pack
 
@@ -68,6 +69,10 @@ class Packed:
     source: Encoded = field(repr=False)
 
 
+#: Weights by the state that they are of.
+_OF_STORED: weakref.WeakKeyDictionary[Stored, dict[torch.device, Weight]] = weakref.WeakKeyDictionary()
+
+
 def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
     """Return a weight that is read as it is stored; ``parts`` are those of ``encoded``, on their device."""
     codes, layout = parts["data"], stored(encoded.format)
@@ -77,6 +82,14 @@ def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
         return Weight(encoded.shape, layout, (codes, nothing, scales, nothing))
     table = torch.cat([torch.from_numpy(DYNAMIC).to(codes.device), parts["nested_offset"].reshape(1)])
     return Weight(encoded.shape, layout, (codes, table, parts["absmax"], parts["nested_absmax"]))
+
+
+def of_stored(state: Stored, device: torch.device) -> Weight:
+    """Return a weight that is read as it is stored, on a device; made once."""
+    known = _OF_STORED.setdefault(state, {})
+    if device not in known:
+        known[device] = of_parts(state.encoded, state.on(device))
+    return known[device]
 
 
 def packed(encoded: Encoded, device: torch.device) -> Weight:
@@ -115,7 +128,9 @@ def multiply(weight: Weight, x: Tensor) -> Tensor:
     padded = -(-many // count) * count
     source = product(weight.layout, DTYPE_NAME[x.dtype], count)
     inputs = x.detach() if x.stride(1) == 1 and _aligned(x) else x.detach().contiguous()
-    activations = torch.empty(padded, activation_bytes(weight.layout, columns), dtype=torch.uint8, device=x.device)
+    activations = torch.empty(
+        padded, activation_bytes(weight.layout.looks_up, columns), dtype=torch.uint8, device=x.device
+    )
     sizes = (ctypes.c_longlong(inputs.stride(0)), ctypes.c_int(weight.units), ctypes.c_int(many))
     _launch(x.device, source, "activations", (-(-weight.units * 8 // THREADS), padded), [inputs, activations], sizes)
     sizes_of = (ctypes.c_int(rows), ctypes.c_int(weight.units), ctypes.c_int(many))

@@ -9,13 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rung.kernels.webgpu.gpu import Kernel
-from rung.kernels.webgpu.info import AHEAD, INFO, MOST_ROWS, POSITION, TABLE, declare
+from rung.kernels.webgpu.info import (
+    AHEAD,
+    INFO,
+    MOST_PARTS,
+    MOST_ROWS,
+    ONE_PART,
+    PART,
+    POSITION,
+    TABLE,
+    declare,
+    part_bytes,
+)
 from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
 from rung.kernels.webgpu.layouts import UNIT
 
 THREADS = 64
-#: Positions up to which a head has one workgroup; beyond, the positions of one at least, and workgroups at most.
-ONE_PART, PART, MOST_PARTS = 1024, 256, 16
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,7 @@ var<workgroup> starts: array<u32, {THREADS}>;
     given = turn or Turn(2, False, 4, -1, -1, 0.0)
     sizes = (*_turning_bytes(heads, given), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
     memory = 4 * size * (3 if turn else 1) + 8 * THREADS
-    reaches = [*sizes, part_bytes(heads) if parted else 4 * MOST_ROWS * heads.heads * size]
+    reaches = [*sizes, part_bytes(heads.heads, size) if parted else 4 * MOST_ROWS * heads.heads * size]
     reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
     return Kernel(code, (False,) * 5 + (True,) * (2 + makes), tuple(reaches), memory)
 
@@ -266,14 +275,9 @@ var<workgroup> query: array<f32, {size}>;
     }}
     {_finish(heads, mine, makes)}
 }}"""
-    reaches = [part_bytes(heads), 4 * INFO, 4 * MOST_ROWS * heads.heads * size]
+    reaches = [part_bytes(heads.heads, size), 4 * INFO, 4 * MOST_ROWS * heads.heads * size]
     reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
     return Kernel(code, (False, False, True, True)[: len(kinds)], tuple(reaches), 4 * size)
-
-
-def part_bytes(heads: Heads) -> int:
-    """Return the bytes that parts leave: of each row, head and part its sums, largest score and sum of weights."""
-    return 4 * MOST_ROWS * heads.heads * MOST_PARTS * (heads.size + 2)
 
 
 def _span(sight: Sight, mine: int) -> str:

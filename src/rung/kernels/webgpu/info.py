@@ -8,6 +8,14 @@ from collections.abc import Sequence
 #: Rows of activations that kernels compute at most.
 MOST_ROWS = 16
 POSITION, TABLE, SELECTED, TOKEN, AHEAD, INFO = 0, 16, 32, 48, 64, 68
+#: Positions up to which attention has a workgroup a head; beyond, the least positions of one, and the most workgroups.
+ONE_PART, PART, MOST_PARTS = 1024, 256, 16
+
+
+def part_bytes(heads: int, size: int) -> int:
+    """Return the bytes that parts of attention leave, of heads of ``size`` numbers: of each row, head and part its
+    sums, largest score and sum of weights."""
+    return 4 * MOST_ROWS * heads * MOST_PARTS * (size + 2)
 
 
 def declare(kinds: Sequence[str], writes: Sequence[int]) -> str:

@@ -25,14 +25,13 @@ def of(format: str, int8: bool = False) -> float:
 
 
 def write(counts: Mapping[str, float], int8: bool = False) -> None:
-    """Write one column of the table anew from the counts by format."""
+    """Write the counts of some formats into one column of the table."""
     _counted.cache_clear()
-    known = _counted()
-    rows = []
+    known = dict(_counted())
     for name, count in counts.items():
-        both = [*known.get(name.split(":")[0], (count, count))]
-        both[int8] = count
-        rows.append(f"{name.split(':')[0]} {both[0]:.2f} {both[1]:.2f}\n")
+        floats, integers = known.get(name.split(":")[0], (count, count))
+        known[name.split(":")[0]] = (floats, count) if int8 else (count, integers)
+    rows = [f"{name} {floats:.2f} {integers:.2f}\n" for name, (floats, integers) in known.items()]
     head = (
         "# instructions a weight by format, in float32 and in int8; python benchmarks/webgpu_instructions.py --write\n"
     )

@@ -8,6 +8,7 @@ The codes of a unit:
 - ``nibble``: 4 words; the low nibbles of word j are columns 4 j to 4 j + 3, the high ones those 16 columns on
 - ``six``: the same for the low four bits, then a word for each 16 columns: bits 2 j of its byte k are the high two bits
   of column 4 j + k
+- ``five``: as ``nibble``, then a word whose byte k has in bit j the fifth bit of column 4 j + k
 - ``three``: 2 words: bits 2 j of byte k of the first are the low two bits of column 4 j + k, of the second of those 16
   columns on; then a word whose byte k has in bit j the third bit of column 4 j + k
 - ``byte``: 8 words of signed bytes, or of unsigned ones (``unsigned``)
@@ -31,10 +32,13 @@ UNIT = 32
 FLOATS = ("f32", "f16", "bf16")
 #: Formats with scales in float32 on a CPU that are exact in float16.
 _HALVES = ("q4_1", "q5_0", "q5_1", "iq4_nl", "tq1_0", "tq2_0")
+#: Formats of five bits.
+FIVE_BITS = ("q5_0", "q5_1", "q5_k")
 #: Words of a unit by kind of codes: in the first section, in the second.
 _CODE_WORDS = {
     "nibble": (4, 0),
     "six": (4, 2),
+    "five": (4, 1),
     "three": (2, 1),
     "byte": (8, 0),
     "unsigned": (8, 0),
@@ -46,8 +50,8 @@ _CODE_WORDS = {
 
 @dataclass(frozen=True)
 class Sections:
-    """Starts of the parts of a weight, in words: ``codes``, ``highs`` (of six bits), ``scales`` and ``heads`` (what a
-    whole block has); ``words`` in all. Each begins at a multiple of four words."""
+    """Starts of the parts of a weight, in words: ``codes``, ``highs`` (of three, five and six bits), ``scales`` and
+    ``heads`` (what a whole block has); ``words`` in all. Each begins at a multiple of four words."""
 
     codes: int
     highs: int
@@ -122,6 +126,8 @@ def widest(format: Format) -> GpuLayout | None:
         return GpuLayout("three", "i8", 16, 256, 4)
     own = cpu.layout_of(format)
     codes = own.codes if own.codes != "byte" else "unsigned" if own.minimum else "byte"
+    if format.name in FIVE_BITS:
+        codes = "five"
     exact = format.name.split(":")[0] in _HALVES
     scale = {"none": "row", "f16": "half", "u6": "u4" if own.parts == 2 else "u6", "i8": "i8"}.get(own.scale, "")
     scale = scale or ("half" if exact else "float") + ("_min" if own.minimum else "")
@@ -276,6 +282,13 @@ _CODES = {
             unpack4xU8(((codes[j] >> 4u) & 0x0f0f0f0fu) | (((second >> (2u * j)) & 0x03030303u) << 4u)));
     }
 """,
+    "five": """    let codes = vectors[place.x + at];
+    let fifth = words[place.y + at];
+    for (var j = 0u; j < 4u; j++) {
+        (*w)[j] = vec4<f32>(unpack4xU8((codes[j] & 0x0f0f0f0fu) | ((fifth << (4u - j)) & 0x10101010u)));
+        (*w)[j + 4u] = vec4<f32>(unpack4xU8(((codes[j] >> 4u) & 0x0f0f0f0fu) | ((fifth >> j) & 0x10101010u)));
+    }
+""",
     "three": """    let high = words[place.y + at];
     for (var k = 0u; k < 2u; k++) {
         let low = words[4u * place.x + 2u * at + k];
@@ -315,6 +328,11 @@ _INTEGERS = {
     let second = (vec4<u32>(words[place.y + 2u * at + 1u]) >> shifts) & vec4<u32>(0x03030303u);
     let low = (codes & {_HALF}) | (first << vec4<u32>(4u));
     let high = ((codes >> vec4<u32>(4u)) & {_HALF}) | (second << vec4<u32>(4u));""",
+    "five": f"""    let codes = vectors[place.x + at];
+    let fifth = vec4<u32>(words[place.y + at]);
+    let low = (codes & {_HALF}) | ((fifth << vec4<u32>(4u, 3u, 2u, 1u)) & vec4<u32>(0x10101010u));
+    let upper = (codes >> vec4<u32>(4u)) & {_HALF};
+    let high = upper | ((fifth >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(0x10101010u));""",
     "three": """    let third = vec4<u32>(words[place.y + at]);
     let first = vec4<u32>(words[4u * place.x + 2u * at]);
     let second = vec4<u32>(words[4u * place.x + 2u * at + 1u]);

@@ -17,9 +17,11 @@ from rung.formats.families.codebook4 import CODEBOOKS as LEVELS
 from rung.kernels.cpu.pack import layouts as cpu
 from rung.kernels.cpu.pack.codebooks import CODEBOOKS
 from rung.kernels.cpu.pack.packing import Packed
-from rung.kernels.webgpu.layouts import FLOATS, ROWS, UNIT, GpuLayout
+from rung.kernels.webgpu.layouts import FIVE_BITS, FLOATS, ROWS, UNIT, GpuLayout
 
 Words = npt.NDArray[np.uint32]
+#: The low bits of four codes of a word.
+_NIBBLES, _ONES = np.uint32(0x0F0F0F0F), np.uint32(0x01010101)
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -35,7 +37,20 @@ def pack(encoded: Encoded, signed: bool) -> tuple[GpuLayout, list[Words]]:
     from rung.kernels.cpu.pack import packing
 
     layout, sections = _of_packed(packing.pack(encoded), signed)
+    if encoded.format.name in FIVE_BITS:
+        return _five_bits(layout, sections)
     return (layout, sections) if encoded.format.name != "q3_k" else _three_bits(encoded, layout, sections)
+
+
+def _five_bits(layout: GpuLayout, sections: list[Words]) -> tuple[GpuLayout, list[Words]]:
+    """Return a weight whose codes are bytes in five bits: signed ones, -16 to 15, are 16 more there."""
+    offset = 0 if layout.codes == "unsigned" else 16
+    words = (sections[0].view(np.uint8) + np.uint8(offset)).view(np.uint32).reshape(-1, 8)
+    lows = (words[:, :4] & _NIBBLES) | ((words[:, 4:] & _NIBBLES) << np.uint32(4))
+    highs = np.zeros(len(words), np.uint32)
+    for number in range(8):
+        highs |= ((words[:, number] >> np.uint32(4)) & _ONES) << np.uint32(number)
+    return replace(layout, codes="five", offset=offset), [_words(lows), _words(highs), *sections[2:]]
 
 
 def _three_bits(encoded: Encoded, layout: GpuLayout, sections: list[Words]) -> tuple[GpuLayout, list[Words]]:

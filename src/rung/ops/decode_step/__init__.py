@@ -49,6 +49,8 @@ from rung.core.value import FrozenDict
 #: Rungs of ``linear`` whose kernels a whole token can call.
 ROWS = ("numba.row", "numba.mapped", "numba.stored")
 
+#: The same, whose kernels are in CUDA C.
+GRAPH = ("cuda.rows", "cuda.stored")
 
 #: Positions of a block of the cache, of rungs that do not want a sequence in one.
 BLOCKS = {"numba.step": 64, "webgpu.int8": 64, "webgpu.f32": 64}
@@ -120,8 +122,8 @@ def check_webgpu_int8(case: Case, device: Device) -> Verdict:
 
 
 def check_cuda(case: Case, device: Device) -> Verdict:
-    """All weights packed and all layers on this device, and lengths that units of 32 divide."""
-    others = [rung for rung in case.options["linears"] if rung != "cuda.rows"]
+    """All weights multiplied by CUDA C and all layers on this device, and lengths that units of 32 divide."""
+    others = [rung for rung in case.options["linears"] if rung not in GRAPH]
     if others:
         return no(f"a linear of this model is computed by {others[0]}, which has no kernel in a whole token")
     if case.options.get("devices", 1) != 1:

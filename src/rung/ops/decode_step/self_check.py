@@ -135,8 +135,9 @@ class _Parts:
     def linear(self, role: str) -> _Linear:
         rung = self._rungs[self._bound % len(self._rungs)]
         self._bound += 1
-        format = "bf16" if rung == "numba.stored" else "q8_0"
-        if not formats.get(format).divides(self._shapes[role.rpartition(".")[2]][1]):  # heads of an odd size
+        columns = self._shapes[role.rpartition(".")[2]][1]
+        format = {"numba.stored": "bf16", "cuda.stored": "int8" if columns % 64 else "nf4"}.get(rung, "q8_0")
+        if not formats.get(format).divides(columns):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
         rounds = self._rounds and role not in _BEHIND_NORMS and (self._whole or not role.endswith(".o"))
         return _Linear(self._encoded(role, format), rung, self._device, rounds)

@@ -20,7 +20,8 @@ from rung.kernels.cuda.attention_source import attention, part_floats, parts_of
 from rung.kernels.cuda.source import Source, activation_bytes
 from rung.kernels.cuda.step_arguments import Attend, Part, Product
 from rung.kernels.cuda.step_source import TILE, gated, norms, sums
-from rung.kernels.gpu.cuda_products import Packed, Weight, launch
+from rung.kernels.gpu.cuda_products import Packed, Weight, launch, of_stored
+from rung.kernels.gpu.stored import Stored
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.decode_step.glue import TorchGlue
 from rung.ops.decode_step.network import Network
@@ -37,6 +38,19 @@ class Launch(NamedTuple):
     argument: Argument
 
 
+class Activations(NamedTuple):
+    """What products are multiplied with: int8, float32 where codes index a table, or both."""
+
+    codes: Tensor | None
+    floats: Tensor | None
+
+    @property
+    def addresses(self) -> tuple[int | None, int | None]:
+        """Return where they lie."""
+        codes, floats = (None if each is None else each.data_ptr() for each in self)
+        return codes, floats
+
+
 class Program:
     """The kernels of a token with their buffers, none of which moves."""
 
@@ -51,10 +65,11 @@ class Program:
         self.per_sequence = -(-pool.context // pool.block)
         self.input = self._floats(self.turns[-1] + 1 + pool.groups * self.per_sequence)
         self._host = np.zeros(len(self.input), np.float32)
-        self.made, self.mixed, self.inner = (
-            self._zeros(activation_bytes(_weight(weights.head).layout, columns), torch.uint8)
-            for columns in (shape.hidden, shape.heads * shape.head_dim, shape.feed_forward)
-        )
+        layers = weights.layers
+        behind_norms = [weights.head, *(linear for each in layers for linear in (*each.inputs, *each.widen))]
+        self.made = self._activations(behind_norms, shape.hidden)
+        self.mixed = self._activations([each.output for each in layers], shape.heads * shape.head_dim)
+        self.inner = self._activations([each.narrow for each in layers], shape.feed_forward)
         self.qkv = self._floats((shape.heads + 2 * shape.kv_heads) * shape.head_dim)
         self.added, self.wide = self._floats(shape.hidden), self._floats(shape.feed_forward)
         self.logits = self._floats(shape.vocabulary)
@@ -108,6 +123,22 @@ class Program:
         for each in self._launches:
             launch(self.device, each.source, each.kernel, each.blocks, (each.argument,))
 
+    def _weight(self, linear: Biased) -> Weight:
+        state = linear.linear.state  # type: ignore[attr-defined]  # of a rung of linear in CUDA C
+        if isinstance(state, Stored):
+            return of_stored(state, self.device)
+        assert isinstance(state, Packed), "check_cuda lets no other linear come here"
+        return state.weight
+
+    def _activations(self, linears: Sequence[Biased], columns: int) -> Activations:
+        """Return memory of a row for all that these weights take."""
+        kinds = {self._weight(each).layout.looks_up for each in linears}
+        codes, floats = (
+            self._zeros(activation_bytes(looks_up, columns), torch.uint8) if looks_up in kinds else None
+            for looks_up in (False, True)
+        )
+        return Activations(codes, floats)
+
     def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(count, dtype=dtype, device=self.device)
 
@@ -134,7 +165,7 @@ class Program:
         """Return the kernels of a layer, which ends with the norm ``after`` it."""
         shape, widen = self.weights.shape, layer.widen
         gate = self._product(widen, self.made, self.wide, made=self.inner)
-        layouts = [_weight(each).layout for each in (widen[0], widen[-1])]
+        layouts = [self._weight(each).layout for each in (widen[0], widen[-1])]
         if len(widen) == 1:
             gate.parts[0].rows = shape.feed_forward
             gate.parts[1] = Part.from_buffer_copy(gate.parts[0])
@@ -150,28 +181,29 @@ class Program:
 
     def _store(self, linears: Sequence[Biased], y: Tensor) -> Launch:
         found = self._product(linears, self.made, y)
-        return Launch(sums([_weight(each).layout for each in linears]), "store", (found.blocks, 1), found)
+        return Launch(sums([self._weight(each).layout for each in linears]), "store", (found.blocks, 1), found)
 
-    def _add(self, linear: Biased, x: Tensor, post: Floats | None, norm: Floats) -> Launch:
+    def _add(self, linear: Biased, x: Activations, post: Floats | None, norm: Floats) -> Launch:
         found = self._product([linear], x, self.added, post, norm)
-        return Launch(sums([_weight(linear).layout]), "add", (found.blocks, 1), found)
+        return Launch(sums([self._weight(linear).layout]), "add", (found.blocks, 1), found)
 
     def _product(
         self,
         linears: Sequence[Biased],
-        x: Tensor,
+        x: Activations,
         y: Tensor | None = None,
         post: Floats | None = None,
         norm: Floats | None = None,
-        made: Tensor | None = None,
+        made: Activations | None = None,
     ) -> Product:
+        (codes, wide), (made_codes, made_floats) = x.addresses, (made or self.made).addresses
         found = Product(
-            x=x.data_ptr(), y=None if y is None else y.data_ptr(), hidden=self.input.data_ptr(),
-            post=self._there(post), norm=self._there(norm), made=(self.made if made is None else made).data_ptr(),
+            x=codes, wide=wide, y=None if y is None else y.data_ptr(), hidden=self.input.data_ptr(),
+            post=self._there(post), norm=self._there(norm), made=made_codes, floats=made_floats,
             counters=self.counters.data_ptr(), size=self.weights.shape.hidden, epsilon=self.weights.shape.norm_epsilon,
         )  # fmt: skip
         for number, each in enumerate(linears):
-            weight = _weight(each)
+            weight = self._weight(each)
             found.parts[number] = Part(
                 *(section.data_ptr() for section in weight.sections), self._there(each.bias), weight.shape[0], 0
             )
@@ -181,11 +213,12 @@ class Program:
 
     def _attend(self, layer: LayerWeights) -> Launch:
         shape, lies = self.weights.shape, self.pool.layer(layer.index)
+        codes, floats = self.mixed.addresses
         rope, (keys, values) = self.weights.frequencies[layer.rope], self.pool.tensors[layer.index]
         found = Attend(
             qkv=self.qkv.data_ptr(), q_norm=self._there(layer.q_norm), k_norm=self._there(layer.k_norm),
             turn=self.input.data_ptr() + 4 * self.turns[layer.rope], keys=keys.data_ptr(), values=values.data_ptr(),
-            info=self.input.data_ptr() + 4 * self.turns[-1], made=self.mixed.data_ptr(),
+            info=self.input.data_ptr() + 4 * self.turns[-1], made=codes, floats=floats,
             left=self.left.data_ptr(), counters=self.counters.data_ptr(), most_parts=self.parts,
             block_bytes=keys.stride(0) * keys.itemsize, head=lies.head, row=lies.row,
             heads=shape.heads, kv_heads=shape.kv_heads, half=len(rope.inverse), window=layer.window or 0,
@@ -201,18 +234,7 @@ class State:
 
     def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
         self.network = Network(weights, TorchGlue(weights.shape), threads)
-        self.program = Program(weights, pool) if all(map(_is_integers, weights.linears)) else None
-
-
-def _weight(linear: Biased) -> Weight:
-    state = linear.linear.state  # type: ignore[attr-defined]  # of a rung whose packing is cuda
-    assert isinstance(state, Packed), "check_cuda lets no other linear come here"
-    return state.weight
-
-
-def _is_integers(bound: tuple[Biased, str]) -> bool:
-    """Return whether codes are integers, with activations in int8."""
-    return not _weight(bound[0]).layout.looks_up
+        self.program = Program(weights, pool)
 
 
 class Step:
@@ -240,7 +262,7 @@ class Step:
         """Return logits [wanted, vocabulary] f32."""
         found = [np.empty((0, state.network.shape.vocabulary), np.float32)]
         for rows in batch:
-            if state.program is None or len(rows.tokens) > 1 or rows.adapter is not None or rows.states is not None:
+            if len(rows.tokens) > 1 or rows.adapter is not None or rows.states is not None:
                 found.append(read_each(state.network, [rows]))
                 continue
             logits = state.program.token(rows.tokens[0], rows.start, rows.cache)

@@ -17,21 +17,18 @@ from rung.core.errors import OutOfMemory
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import draw
 from rung.kernels.webgpu.attention import (
-    MOST_PARTS,
-    ONE_PART,
     Heads,
     Sight,
     Turn,
     attend,
     join_parts,
-    part_bytes,
     rope_and_store,
 )
 from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.draw import SETTINGS_BYTES
 from rung.kernels.webgpu.glue import embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
-from rung.kernels.webgpu.info import INFO, MOST_ROWS
+from rung.kernels.webgpu.info import INFO, MOST_PARTS, MOST_ROWS, ONE_PART, part_bytes
 from rung.kernels.webgpu.int8.tiles import Tile
 from rung.kernels.webgpu.int8.units import units_bytes
 from rung.kernels.webgpu.layouts import UNIT
@@ -314,7 +311,7 @@ class Program:
             yield s.gpu.bind(kernel, [*buffers, *results], shape.heads, 0)
             return
         if s.left is None:
-            s.left = s.gpu.bindable(part_bytes(heads))
+            s.left = s.gpu.bindable(part_bytes(shape.heads, shape.head_dim))
         yield s.gpu.bind(kernel, [*buffers, s.left], shape.heads * MOST_PARTS, 0)
         yield s.gpu.bind(join_parts(heads, sight, apart, makes), [s.left, s.info, *results], shape.heads, 0)
 
