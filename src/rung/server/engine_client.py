@@ -83,7 +83,7 @@ _CHILD = (
 
 
 class _Events:
-    """What comes of a request, in turn, for the one task that waits for it; ``asyncio.Queue`` costs twice as much."""
+    """Events of a request in their order, for the one task that waits for it; ``asyncio.Queue`` costs twice as much."""
 
     def __init__(self) -> None:
         self._items: deque[Event | Failed] = deque()

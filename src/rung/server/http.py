@@ -100,7 +100,7 @@ def event(data: Any, name: str = "") -> bytes:
 
 
 def around_text(write: Callable[[str], bytes]) -> list[bytes]:
-    """Return what stands before and after a text, as JSON, in the events that ``write`` makes of texts: to join it with
+    """Return the JSON before and after a text, in the events that ``write`` makes of texts: to join it with
     the text costs a third of writing the event."""
     mark = "text 7c1e4b"
     return write(mark).split(to_json(mark))
@@ -165,7 +165,7 @@ class Stream(Response):
 
 
 def _sender(scope: Scope, send: Send) -> SendPart:
-    """Return what sends a part of a response that has begun: the connection itself, where it can."""
+    """Return the function that sends a part of a response that has begun: the connection's own, where it can."""
     connection = scope.get(CONNECTION)
     if connection is not None and connection.takes_chunks:
         found: SendPart = connection.send_chunk
