@@ -353,8 +353,8 @@ def _undivided(requested: Format | Mixture, chosen: Mapping[str, tuple[Format, s
     if not found:
         return ()
     matrices = f"{len(found)} matrices" if len(found) > 1 else "a matrix"
-    made = ", ".join(sorted(set(found)))
-    return (f"{matrices} in {made}, the next better format: blocks of {requested.block} do not divide their rows",)
+    names = ", ".join(sorted(set(found)))
+    return (f"{matrices} in {names}, the next better format: blocks of {requested.block} do not divide their rows",)
 
 
 # ---- configurations

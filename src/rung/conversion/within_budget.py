@@ -85,8 +85,8 @@ def _parted(windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     import torch
 
     count = len(windows)
-    place = (torch.arange(count) + max(_PARTS - count, 0)) % _PARTS
-    return windows[place < _PARTS - 2], windows[place == _PARTS - 2], windows[place == _PARTS - 1]
+    part = (torch.arange(count) + max(_PARTS - count, 0)) % _PARTS
+    return windows[part < _PARTS - 2], windows[part == _PARTS - 2], windows[part == _PARTS - 1]
 
 
 @dataclass(frozen=True)

@@ -158,12 +158,12 @@ class Loader(Quantizer):
                 WeightConverter(
                     [f"{name}{end}$" for end in parts],
                     name,
-                    [_Place(self, {f"{name}{e}$": p for e, p in parts.items()})],
+                    [_Insert(self, {f"{name}{e}$": p for e, p in parts.items()})],
                 )
                 for name in NAMES
             ]
         names = {f"{re.escape(end)}$": part for end, part in parts.items()}
-        return [WeightConverter(list(names), ".weight", [_Place(self, names)])]
+        return [WeightConverter(list(names), ".weight", [_Insert(self, names)])]
 
     def encoded(self, name: str, tensors: Mapping[str, Tensor]) -> Encoded | None:
         """The weight of those parts; None where it is stored as it is. Raises ``BadFile``."""
@@ -279,7 +279,7 @@ def _config_of(model: nn.Module) -> QuantizationConfig | None:
 
 
 def _places(conversion: Any) -> bool:
-    return any(isinstance(operation, _Place) for operation in getattr(conversion, "operations", ()))
+    return any(isinstance(operation, _Insert) for operation in getattr(conversion, "operations", ()))
 
 
 def _rows(encoded: Encoded, first: int, last: int) -> Encoded:
@@ -306,7 +306,7 @@ def _one(value: Any) -> Tensor:
     return found
 
 
-class _Place(Operation):
+class _Insert(Operation):
     """The parts of a weight become a layer; a weight that is stored as it is gets the dtype of the model."""
 
     hf_quantizer: Loader

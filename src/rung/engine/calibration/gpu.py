@@ -137,9 +137,9 @@ def rates(seconds: Mapping[str, float], device: Device, threads: int, names: Seq
     found = {}
     for name in _with_exact(names):
         rung = _rung(name, device)
-        held = gpu_bytes if rung.startswith("cuda.rows ") else Format.bytes
+        bytes_of = gpu_bytes if rung.startswith("cuda.rows ") else Format.bytes
         found[f"launch {rung}"] = seconds[f"{name} tiny"]
-        found[rung] = sum(held(formats.get(name), shape) for shape in _LARGE) / seconds[name]
+        found[rung] = sum(bytes_of(formats.get(name), shape) for shape in _LARGE) / seconds[name]
         found[f"{rung} many"] = 2 * CHUNK * sum(out * columns for out, columns in _LARGE) / seconds[f"{name} many"]
     for head_dim, group in _HEADS:
         read = 2 * _LAYERS * _VALUES * (_DEPTH + 1) * 2

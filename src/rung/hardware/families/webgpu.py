@@ -347,7 +347,7 @@ def _plain(name: str) -> str:
 def _software(adapter: Adapter, number: int, others: Sequence[Device]) -> Device:
     """An adapter that computes on the processor, whose memory is the machine's."""
     processor = next(device for device in others if device.kind == "cpu")
-    made = Device(
+    found = Device(
         id=f"webgpu:{number}",
         kind="webgpu",
         name=adapter.name,
@@ -359,7 +359,7 @@ def _software(adapter: Adapter, number: int, others: Sequence[Device]) -> Device
             _details(adapter) | {"about": "a software adapter: it computes on the processor, for tests"}
         ),
     )
-    return _finished(made, adapter)
+    return _finished(found, adapter)
 
 
 def _twin(adapter: Adapter, others: Sequence[Device], taken: Sequence[str]) -> Device | None:

@@ -136,17 +136,17 @@ def _over_fleet(prompts: Path, answers: Path, model: str | None, quiet: bool, of
 
     folder = Folder.of_settings()
     status = control_client.of_member(folder).status()
-    made = _manifest(prompts, model, {each.name: each.files for each in status.models})
-    with results.opened(answers, made.model) as done:
-        manifest.begin(answers, made)
+    record = _manifest(prompts, model, {each.name: each.files for each in status.models})
+    with results.opened(answers, record.model) as done:
+        manifest.begin(answers, record)
         if done.done and not quiet:
             note(f"{answers} has {count(len(done.done), 'answer')}: going on after them.")
         left = (request for request in requests.read(prompts) if request.key not in done.done)
         with bar(quiet=quiet, counted=True) as progress:
-            found = batch.answered(left, made.model, batch.width(status, made.model), folder)
-            nodes = batch.write(found, done, lambda: progress.update("answers", len(done.done), made.total))
+            found = batch.answered(left, record.model, batch.width(status, record.model), folder)
+            nodes = batch.write(found, done, lambda: progress.update("answers", len(done.done), record.total))
         errors = nodes.pop("", 0)
-        manifest.end(answers, made, nodes, errors)
+        manifest.end(answers, record, nodes, errors)
     if not quiet:
         by_node = ", ".join(f"{name} {number:,}" for name, number in sorted(nodes.items()))
         failed = f", {errors} of them errors" if errors else ""

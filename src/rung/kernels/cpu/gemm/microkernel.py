@@ -205,7 +205,7 @@ def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterat
 
 
 def _fetch(tile: Tile, places: list[Value], size: int) -> None:
-    """Asks for the memory that comes ``Level.ahead`` bytes after ``size`` bytes at each place.
+    """Asks for the memory that comes ``Level.ahead`` bytes after ``size`` bytes at each address.
 
     It comes while products are computed. The largest tiles find a weight in the cache again, for the rows after
     theirs; smaller ones read it once.
@@ -214,8 +214,8 @@ def _fetch(tile: Tile, places: list[Value], size: int) -> None:
     if level.ahead == 0 or tile.first > 0 or tile.layout.codes == "flipped":
         return
     locality = 3 if tile.tile == level.tile else 0
-    for place, at in itertools.product(places, range(0, size, 64)):
-        prefetch(tile.b, plus(tile.b, place, level.ahead + at), locality)
+    for address, at in itertools.product(places, range(0, size, 64)):
+        prefetch(tile.b, plus(tile.b, address, level.ahead + at), locality)
 
 
 def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:

@@ -25,7 +25,7 @@ from rung.kernels.cpu.sample.search import (
 from rung.kernels.isa.generic import fetch_add
 from rung.kernels.isa.scalar import doubles, floats, numbers, shorts
 
-_INDEX = {name: place for place, name in enumerate(ROW.names or ())}
+_INDEX = {name: index for index, name in enumerate(ROW.names or ())}
 _LOGITS, _INVERSE, _REACH = (_INDEX[name] for name in ("logits", "inverse", "reach"))
 _TOP_K, _TOP_P, _MIN_P, _TYPICAL = (_INDEX[name] for name in ("top_k", "top_p", "min_p", "typical_p"))
 _REPEAT, _PRESENCE, _FREQUENCY = (_INDEX[f"{name}_penalty"] for name in ("repeat", "presence", "frequency"))

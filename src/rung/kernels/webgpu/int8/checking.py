@@ -23,7 +23,7 @@ def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
     x = random.standard_normal((rows, columns), dtype=np.float32)
     gains = np.float32(1) + random.standard_normal(height, dtype=np.float32) / np.float32(4)
     piece, y = weight.pieces[0], device.buffer(4 * rows * height)
-    made = device.buffer(units_bytes(rows, height))
+    output = device.buffer(units_bytes(rows, height))
     segment = Segment(weight.layout, height, piece.base)
     product = Tile((segment,), columns, rows, height, units=True, makes=True, after=0)
     buffers = [
@@ -32,7 +32,7 @@ def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
         device.upload([x]),
         y,
         device.upload([units_of(x)]),
-        made,
+        output,
     ]
     device.run([device.bind(product.kernel(), [piece.buffer, piece.buffer, *buffers], *product.grid)])
     found = device.read(y, 0, 4 * rows * height).view(np.float32).reshape(rows, height)
@@ -41,7 +41,7 @@ def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
     error = float(np.abs(found - right).max() / np.abs(right).std())
     if not error < 1e-5:
         return f"the largest error is {error:.1e} of a deviation"
-    units = device.read(made, 0, units_bytes(rows, height)).view(np.uint32)
+    units = device.read(output, 0, units_bytes(rows, height)).view(np.uint32)
     return _wrong_units(units.reshape(rows, -1, 12), units_of((found * gains).astype(np.float32)), found)
 
 

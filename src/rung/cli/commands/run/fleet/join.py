@@ -39,5 +39,5 @@ def join(
     ended = threading.Event()
     interrupts.keep_running()
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *given: ended.set())
+        signal.signal(each, lambda *_: ended.set())
     node.join(head, token, name, address, lambda text: None if quiet else note(text), ended)
