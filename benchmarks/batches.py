@@ -4,6 +4,8 @@
 
 Every sequence has a prompt of its own (``--prompt`` tokens) and gets ``--tokens`` more. A figure is the sum over all
 sequences; a ratio is the median over the turns of rung / llama.cpp. Without ``--llama-cpp`` rung is measured alone.
+The share is that of the limit: a step reads the file once and multiplies every weight with each row, at the bandwidth
+and the int8 rate that ``linear_kernels.py`` measures in the same turns; the cache and all else count for nothing.
 ``--memory`` prints what memory is planned, and taken when the most sequences come to the end of their context, instead.
 """
 
@@ -17,6 +19,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from rung.models.open import open_card
 
 PROGRAM = """
 import json, sys, time
@@ -114,6 +118,22 @@ def theirs(path: Path, given: argparse.Namespace) -> dict[int, float]:
     return {int(row["pl"]): float(row["speed_tg"]) for row in rows}
 
 
+def rates(threads: int) -> tuple[float, float]:
+    """Return bytes read and int8 operations a second of this machine, as they are now."""
+    program = f"import linear_kernels; print(*linear_kernels.limits({threads}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    bandwidth, rate = map(float, done.stdout.split())
+    return bandwidth, rate
+
+
+def limit(path: Path, count: int, measured: tuple[float, float]) -> float:
+    """Return the tokens a second of so many sequences that these rates allow."""
+    weights = open_card(path).parameters
+    return count / max(path.stat().st_size / measured[0], 2 * count * weights / measured[1])
+
+
 def main() -> None:
     """Measure every file and print a table of each."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -134,11 +154,13 @@ def main() -> None:
     for path in given.models:
         started, both = time.monotonic(), []
         for _ in range(given.turns):
-            both.append((ours(path, given), theirs(path, given) if given.llama_cpp else {}))
+            measured = rates(given.threads)
+            both.append((ours(path, given), theirs(path, given) if given.llama_cpp else {}, measured))
         print(f"{path.stem} ({time.monotonic() - started:.0f} s)")
         for count in given.sequences:
             mine = [turn[0][count] for turn in both]
-            line = f"  {count:3} sequences  {statistics.median(mine):8.1f} tokens/s"
+            share = statistics.median(turn[0][count] / limit(path, count, turn[2]) for turn in both)
+            line = f"  {count:3} sequences  {statistics.median(mine):8.1f} tokens/s, {share:.0%} of the limit"
             if given.llama_cpp:
                 peer = [turn[1][count] for turn in both]
                 ratio = statistics.median(a / b for a, b in zip(mine, peer, strict=True))
