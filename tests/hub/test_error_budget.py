@@ -124,7 +124,7 @@ def test_budgets_that_no_mixture_meets_are_refused_before_anything_is_loaded(hom
     for options, says in (({"size": 3000}, "No mixture is so small"), ({"max_kl": 1e-9}, "No mixture comes so near")):
         with pytest.raises(UsageError, match=says) as refused:
             load(home / "tied-False", text=str(home / "text.txt"), **options)
-        assert refused.value.ways_out[0].startswith("max_kl=")
+        assert refused.value.ways_out[0].startswith(f"{next(iter(options))}=")
     with pytest.raises(UsageError, match="skip: 'nothing' matches no layer"):
         load(home / "tied-False", max_kl=0.1, skip=["nothing"], text=str(home / "text.txt"))
 

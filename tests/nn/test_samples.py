@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -55,6 +57,36 @@ def test_arguments_of_every_kind_and_layers_that_are_not_reached():
     plain = nn.Linear(64, 64)
     plain.weight.data = idle
     assert torch.equal(found[0].idle.weight.data, rung.quantize(plain, "nf4").weight.data)
+
+
+def test_a_model_that_trains_is_not_changed_by_samples():
+    """Averages stay as they are, nothing is dropped, and the mode is the one of before."""
+    torch.manual_seed(4)
+    model, x = nn.Sequential(nn.BatchNorm1d(64), nn.Dropout(0.9), nn.Linear(64, 64)), torch.randn(200, 64) + 3
+    averages = model[0].running_mean.clone()
+    judged = rung.quantize(deepcopy(model).eval(), "nf4", samples=[x])
+    found = rung.quantize(model, "nf4", samples=[x])
+    assert found.training
+    assert found[1].training
+    assert torch.equal(found[0].running_mean, averages)
+    assert torch.equal(found[2].weight.data, judged[2].weight.data)
+
+
+def test_inputs_by_name_and_none_at_all():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return self.inner(input=x)
+
+    torch.manual_seed(5)
+    model, x = Named(), torch.randn(300, 64) @ torch.randn(64, 64)
+    by_name = rung.quantize(deepcopy(model), "nf4", samples=[x]).inner.weight.data
+    assert torch.equal(by_name, rung.quantize(nn.Sequential(deepcopy(model.inner)), "nf4", samples=[x])[0].weight.data)
+    unmet = rung.quantize(deepcopy(model), "nf4", samples=[x[:0]]).inner.weight.data
+    assert torch.equal(unmet, rung.quantize(deepcopy(model), "nf4").inner.weight.data)
 
 
 def _copy(model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -266,6 +267,15 @@ def test_budgets_that_make_no_sense(model, tmp_path, capsys, options, said):
     assert code == 2
     assert said in error
     assert not (tmp_path / "a.gguf").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--max-kl", "9")])
+def test_the_size_that_a_refusal_names_is_enough(model, tmp_path, capsys, more):
+    target, text = tmp_path / "a.gguf", ("--text", model / "text.txt", *more)
+    _, _, error = quantize(capsys, model, target, "--size", "3000", *text)
+    (size,) = re.findall(r"--size (\d+)", error)
+    assert quantize(capsys, model, target, "--size", size, *text)[0] == 0
+    assert target.stat().st_size <= int(size)
 
 
 @pytest.mark.parametrize(("text", "said"), [("a", "one token"), ("", "empty"), ("one two three", "too few")])

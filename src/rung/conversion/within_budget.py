@@ -57,6 +57,8 @@ _CHARACTERS = 6
 _PARTS = 5
 #: Tokens that each layer is measured on for a picture.
 _PICTURED = 512
+#: Bytes by which metadata of files differ.
+_SPARE = 1024
 #: Where metadata of GGUF says what was measured.
 _KEY = "rung.quantization"
 
@@ -148,6 +150,7 @@ def budgeted(
         job = quantizing(found.card, kind, budget.format, keep, found.rounder.takes)
         return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_metadata(found, job, None))), None
     options = _with_kept(found, keep, kind)
+    _check_room(found, options, budget, kind)
     room: int | None = budget.size
     cost: Cost = "bytes"
     if budget.device is not None:
@@ -170,6 +173,18 @@ def budgeted(
     missed = [tensor.name for tensor in matrices(found.card) if tensor.role not in reached]
     note = (f"the text does not reach {', '.join(missed[:4])}: kept in 8 bits",) if missed else ()
     return replace(job, rounder=found.rounder, notes=job.notes + note), choice
+
+
+def _check_room(found: Calibration, options: Mapping[str, tuple[Option, ...]], budget: Budget, kind: str) -> None:
+    """Raise ``UsageError`` where the smallest file is larger than a budget."""
+    smallest = _job(found, choose(options, None, math.inf), kind).file_bytes
+    if budget.size is not None and smallest > budget.size:
+        raise UsageError(
+            "No mixture is so small.",
+            [f"the smallest file has {smallest:,} bytes, {smallest - budget.size:,} too many"],
+            [f"--size {smallest + _SPARE}"],
+            code="value-out-of-range",
+        )
 
 
 def sizes(found: Calibration, count: int = 16) -> dict[str, list[tuple[float, float]]]:

@@ -126,19 +126,25 @@ def rounding_for(
 def second_moments(module: nn.Module, targets: Iterable[TargetLayer], samples: Iterable[Any]) -> dict[int, Tensor]:
     """Return the mean of x x^T [in, in] f32 of the inputs x of linear layers, by the id of the layer.
 
-    Raises ``CannotEncode`` for inputs that hold NaN or Inf.
+    The module computes as in evaluation: without dropout, and averages of its norms stay as they are. Raises
+    ``CannotEncode`` for inputs with NaN or Inf.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
 
-    def add(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        x = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).float()
+    def add(layer: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        values = inputs[0] if inputs else next(iter(named.values()))
+        x = values.detach().reshape(-1, values.shape[-1]).float()
+        if not len(x):
+            return
         moments = x.T @ x
         sums[id(layer)] = sums[id(layer)].add_(moments) if id(layer) in sums else moments
         counts[id(layer)] = counts.get(id(layer), 0) + len(x)
 
     linears = {id(each.module): each for each in targets if kind_of(each.module) == "linear"}
-    hooks = [each.module.register_forward_pre_hook(add) for each in linears.values()]
+    hooks = [each.module.register_forward_pre_hook(add, with_kwargs=True) for each in linears.values()]
+    modes = [(each, each.training) for each in module.modules()]
+    module.eval()
     try:
         with torch.no_grad():
             for sample in samples:
@@ -149,6 +155,8 @@ def second_moments(module: nn.Module, targets: Iterable[TargetLayer], samples: I
     finally:
         for hook in hooks:
             hook.remove()
+        for each, training in modes:
+            each.training = training
     for key, moments in sums.items():
         if not bool(torch.isfinite(moments).all()):
             raise CannotEncode(

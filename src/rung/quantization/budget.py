@@ -276,7 +276,7 @@ def choose(
         raise UsageError(
             f"No mixture comes so near: the best one has an expected KL of {divergence:.2g}.",
             [],
-            [f"--max-kl {divergence * 1.2:.2g}", "rung convert MODEL DST --format bf16"],
+            [f"--max-kl {divergence * 1.2:.2g}"],
             code="value-out-of-range",
         )
     return Choice({role: hulls[role][index].format for role, index in at.items()}, size, divergence)

@@ -35,8 +35,8 @@ from rung.quantization import text as texts
 from rung.quantization.divergence import Reference
 from rung.quantization.network import EXACT, Arithmetic
 
-#: Tokens that are measured, or the context where that is shorter.
-TOKENS = 4096
+#: Tokens that are measured, and the length of a window of them: the context, within these bounds.
+TOKENS, _SHORTEST = 4096, 32
 #: Formats and caches that are tried: weights as they are stored, or decoded into f32, where inputs stay floats.
 WAYS = ((None, "q8_0"), (None, "f16"), (None, "f32"), ("f32", "f16"), ("f32", "f32"))
 #: Characters of text for a token, at least.
@@ -88,7 +88,7 @@ class Costs:
     def __init__(self, card: ModelCard, context: int, progress: Callable[[str, int, int], None]) -> None:
         self._card, self._progress = card, progress
         tokenizer = Tokenizer.from_card(card)
-        self._windows = mixed_windows(card, tokenizer, min(context, TOKENS))
+        self._windows = mixed_windows(card, tokenizer, max(_SHORTEST, min(context, TOKENS)))
         self.tokens = self._windows[:, 1:].numel()
         self._state = state_of(map(Path, card.files))
         self._digest = hashlib.sha256(self._windows.numpy().tobytes()).hexdigest()
@@ -113,7 +113,8 @@ class Costs:
 
 
 def mixed_windows(card: ModelCard, tokenizer: Tokenizer, length: int) -> Tensor:
-    """Return windows int64 [windows, length] of at least ``TOKENS`` tokens of the default text, all sorts in turn."""
+    """Return windows int64 [windows, length] of about ``TOKENS`` tokens of the default text, all sorts in turn; fewer
+    where a model has no chat template."""
     share = -(-TOKENS // len(texts.KINDS))
     template = Template(card.chat_template, tokenizer.named) if card.chat_template else None
     found = []
@@ -177,17 +178,17 @@ def choose_way(
     _check_runs_here(card, usual)
     weights = _of_weights(card)
     ways, missing = _ways(card, planning, usual)
-    costs, told = Costs(card, usual.context, progress), []
+    costs, refused = Costs(card, usual.context, progress), []
     for way in ways:
         found = weights + costs.of(way.arithmetic)
         if found <= max_kl:
             return Way(way.format, way.plan, way.arithmetic, found, costs.tokens), usual
-        told.append((found, f"{found:.2g} with {_named(way)}"))
+        refused.append((found, f"{found:.2g} with {_named(way)}"))
     raise UsageError(
         f"No way to run {card.name} here is within a KL of {max_kl:.2g}.",
         [*([f"its weights alone are {weights:.2g} from their source"] if weights else []),
-         *(words for _, words in sorted(told)), *missing],
-        [f"--max-kl {min(found for found, _ in told) * 1.05:.2g}"],
+         *(words for _, words in sorted(refused)), *missing],
+        [f"--max-kl {min(found for found, _ in refused) * 1.05:.2g}"],
         code="value-out-of-range",
     )  # fmt: skip
 
