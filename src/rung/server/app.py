@@ -58,10 +58,11 @@ class App:
     def _match(self, scope: Scope) -> tuple[Endpoint | None, ApiError]:
         """Return the endpoint of a request, or None and why there is none."""
         methods = []
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # whose body the connection leaves out
         for pattern, endpoint in self._routes:
             if found := pattern.match(scope["path"]):
                 methods.append(endpoint.method)
-                if scope["method"] == endpoint.method:
+                if method == endpoint.method:
                     scope["path_params"] = found.groupdict()
                     return endpoint, ApiError(404, "")
         if methods:

@@ -315,8 +315,9 @@ class Step(msgspec.Struct, tag=True, frozen=True):
 class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """The answer ``index`` has ended, in the place ``slot``: why (end, stop, length or context), what it cost, and
     ``report`` as ``Model`` has it. ``prompt_seconds`` and ``seconds`` are those of steps that read its prompt and that
-    computed its tokens. With ``Generate.details`` ``settings`` are those of ``Sampling`` that it had, and ``prompt`` is
-    the text of its prompt."""
+    computed its tokens. With ``Generate.details`` ``settings`` are those of ``Sampling`` that it had, ``prompt`` is
+    the text of its prompt, and ``end_token`` the entry of the token that ended it, if one did and log probabilities
+    were asked for."""
 
     id: int
     index: int
@@ -332,6 +333,7 @@ class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     report: dict[str, Any]
     settings: dict[str, Any] = {}
     prompt: str = ""
+    end_token: dict[str, Any] | None = None
 
     @property
     def times(self) -> Times:

@@ -226,6 +226,12 @@ def new_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(12)}"
 
 
+def join_texts(texts: Iterable[str], between: str = "\n") -> str:
+    """Return the text of a message that came in parts, each on a line of its own: templates read one text, and
+    llama-server and vLLM join parts so."""
+    return between.join(filter(None, texts))
+
+
 def usage_of(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:
     """Return the token counts of answers to prompts of so many tokens, as OpenAI counts them."""
     listed = list(ends)
