@@ -216,6 +216,21 @@ def test_a_body_that_is_no_request_is_refused(server, body):
     assert answer["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (
+            "/v1/chat/completions",
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": -(2**70)}}}]},
+        ),
+        ("/v1/messages/count_tokens", {"tools": [{"name": "f", "input_schema": {"a": [10**30]}}]}),
+    ],
+)
+def test_a_whole_number_beyond_64_bits_is_refused(server, path, more):
+    status, answer, _ = server.call(path, {"model": "demo", "messages": HELLO, **more})
+    assert (status, "64 bits" in answer["error"]["message"]) == (400, True)
+
+
 def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(server, model):
     ids = model.tokenizer.encode("the model " * 300)
     body = {"prompt": "the model " * 300, "max_tokens": 1}

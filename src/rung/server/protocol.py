@@ -366,19 +366,31 @@ FromEngine = (
     Progress | Planned | Note | Ready | SteppedDown | Queued | Started | PromptRead | Step | Finished | Failed | Value
 )
 
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)
 
 
+class NumberTooLarge(ValueError):
+    """A message has a whole number of more than 64 bits, as a schema or the arguments of a call may."""
+
+
+def _encode(message: ToEngine | FromEngine) -> bytes:
+    try:
+        return _encoder.encode(message)
+    except OverflowError as error:
+        raise NumberTooLarge("a whole number of more than 64 bits") from error
+
+
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """Return the bytes of a message with its length before them."""
+    """Return the bytes of a message with its length before them. Raises ``NumberTooLarge``."""
     data = _encode(message)
     return _LENGTH.pack(len(data)) + data
 
 
 def digest(message: Generate) -> bytes:
-    """Return a short value that two requests have in common only where they ask for the same."""
+    """Return a short value that two requests have in common only where they ask for the same. Raises
+    ``NumberTooLarge``."""
     return hashlib.blake2b(_encode(message), digest_size=16).digest()
 
 
