@@ -78,6 +78,7 @@ def test_options_of_completions(server, model):
         {},
         {"prompt": "x", "n_keep": 1},
         {"prompt": "x", "n_predict": -2},
+        {"prompt": "x", "n_predict": 1, "logit_bias": {"9" * 10: 1}},
         {"prompt": "x", "grammar": 'root ::= "a"', "json_schema": schema},
         {"prompt": []},
     ):

@@ -174,6 +174,8 @@ def test_models_and_health_are_there(openai_client, server, model):
         ({"top_logprobs": 3}, "top_logprobs", "logprobs=true"),
         ({"logprobs": True, "top_logprobs": 101}, "top_logprobs", "<= 100"),
         ({"logit_bias": {"hello": 1}}, "logit_bias", "token id"),
+        ({"logit_bias": {"": 1}}, "logit_bias", "token id"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "token id"),
         ({"logit_bias": {"1": 101}}, "logit_bias[...]", "<= 100"),
         ({"logit_bias": {"99999999": 1}}, None, "tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),

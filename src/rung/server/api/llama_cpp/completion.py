@@ -19,6 +19,7 @@ from rung.server.api.openai_fields import (
     SlotNumber,
     StopText,
     TokenId,
+    is_token_id,
     lora_scales,
     named_slot,
     schema_grammar,
@@ -94,7 +95,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         is_object = isinstance(self.logit_bias, dict)
         return [
             (
-                int(name) if is_object and isinstance(name, str) and name.isascii() and name.isdecimal() else name,
+                int(name) if is_object and isinstance(name, str) and is_token_id(name) else name,
                 _FORBIDDEN if bias is False else bias,
             )
             for name, bias in listed
