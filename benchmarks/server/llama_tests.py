@@ -77,7 +77,6 @@ REASONS = {
     "test_apply_chat_template": "names of templates that it has built in",
     "test_verbose_debug": "the demo's template writes small letters; llama-server reads another without --jinja",
     "test_embedding_pooling_none_oai": "its option of pooling",
-    "test_chat_template_assistant_prefill[prefill1": "texts of a message are joined as they are, without blank lines",
     "test_cors_options[origin-Access-Control-Allow-Credentials": "pages send no credentials, on purpose",
     "test_cors_options[web.mydomain.fr-Access-Control-Allow-Headers": "headers are named: * has no Authorization",
     "test_anthropic_thinking": "refused here: the model does not reason",

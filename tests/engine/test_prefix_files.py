@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -211,6 +213,22 @@ def test_a_folder_that_goes_away_ends_no_answer(started, tmp_path):
     say(decoder, [7, *PROMPT])
     assert len(decoder.problems) == 1
     tmp_path.mkdir()
+
+
+def test_a_disk_that_has_room_again_is_written_again(started, tmp_path, monkeypatch):
+    decoder = started()
+    with monkeypatch.context() as full:
+        full.setattr(prefix_files.tempfile, "mkstemp", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        say(decoder, PROMPT)
+        full.setattr(prefix_files, "RETRY_SECONDS", 0)
+        say(decoder, [*PROMPT, 8])  # too early
+        assert prefix_files.tempfile.mkstemp.call_count == 1
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(prefix_files.time, "monotonic", lambda: later)
+    say(decoder, [*PROMPT, 8, 9])
+    assert len(decoder.problems) == 1
+    assert "No space left" in decoder.problems[0]
+    assert say(started(), [*PROMPT, 8, 9, 7])[1] > len(PROMPT)  # with what was computed while the disk was full
 
 
 def test_the_folder_is_listed_a_few_times_for_each_answer(started, monkeypatch):

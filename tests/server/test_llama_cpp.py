@@ -29,7 +29,8 @@ def test_completions_are_what_the_model_says(server, model):
     assert answer["timings"]["predicted_n"] == answer["tokens_predicted"] == len(answer["tokens"])
     assert answer["timings"]["prompt_n"] + answer["timings"]["cache_n"] == answer["tokens_evaluated"]
     likely = answer["completion_probabilities"]
-    assert [each["id"] for each in likely] == answer["tokens"]
+    assert [each["id"] for each in likely][: len(answer["tokens"])] == answer["tokens"]
+    assert len(likely) == len(answer["tokens"]) + (reason == "eos")
     assert all(len(each["top_logprobs"]) == 2 for each in likely)
     lines = server.call("/completions", {**body, "stream": True})[1].split("\n\n")
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
@@ -38,6 +39,26 @@ def test_completions_are_what_the_model_says(server, model):
     assert [each["stop"] for each in events[-2:]] == [False, True]
     several = server.call("/completion", {"prompt": ["the model", model.prompt_ids("the model")], "n_predict": 5})[1]
     assert [(each["index"], each["content"]) for each in several] == [(0, text), (1, text)]
+
+
+def test_the_token_that_ends_an_answer_has_log_probabilities(server, model):
+    """As llama-server has it, whose clients count on one entry for each token that was chosen."""
+    ends = sorted(model.end_tokens)
+    ids = model.prompt_ids("the model")
+    body = {"prompt": ids, "n_predict": 5, "n_probs": 2, "logit_bias": [[ends[0], 100]]}
+    answer = server.call("/completion", {**body, "return_tokens": True})[1]
+    assert (answer["content"], answer["stop_type"], answer["tokens"]) == ("", "eos", [])
+    (entry,) = answer["completion_probabilities"]
+    logits = np.asarray(model.logits(ids), np.float64)[-1]
+    expected = logits[ends[0]] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    assert (entry["id"], len(entry["top_logprobs"])) == (ends[0], 2)
+    assert entry["logprob"] == pytest.approx(expected, abs=1e-4)
+    lines = server.call("/completion", {**body, "stream": True})[1].split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
+    assert [each.get("completion_probabilities") for each in events] == [[entry], None]
+    assert [(each["tokens"], each["content"], each["stop"]) for each in events] == [([], "", False), ([], "", True)]
+    plain = server.call("/completion", {**body, "n_probs": 0})[1]
+    assert (plain["tokens"], "completion_probabilities" in plain) == ([], False)
 
 
 def test_options_of_completions(server, model):
@@ -57,6 +78,7 @@ def test_options_of_completions(server, model):
         {},
         {"prompt": "x", "n_keep": 1},
         {"prompt": "x", "n_predict": -2},
+        {"prompt": "x", "n_predict": 1, "logit_bias": {"9" * 10: 1}},
         {"prompt": "x", "grammar": 'root ::= "a"', "json_schema": schema},
         {"prompt": []},
     ):

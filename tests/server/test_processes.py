@@ -92,14 +92,36 @@ def test_a_model_file_that_is_deleted_is_served_on_and_said_to_be_gone_after_a_r
         assert server.call("/completion", {"prompt": "a plan", "n_predict": 6})[1]["content"] == expected
 
 
-def test_an_answer_does_not_go_on_with_another_model_in_the_place_of_its_own(tmp_path, long, model):
+def test_a_model_file_that_is_overwritten_is_served_on_and_the_new_one_after_an_unload(tmp_path, model):
+    path = tmp_path / "copy.gguf"
+    shutil.copy(model.card.path, path)
+    with serving(tmp_path, str(path)) as server:
+        expected = "".join(model.generate("a plan", raw=True, max_tokens=6))
+        data = OTHER.read_bytes()
+        with open(path, "r+b") as file:  # the file that was read, and not another one of its name
+            file.truncate(len(data))
+            file.write(data)
+        assert server.call("/completion", {"prompt": "a plan", "n_predict": 6})[1]["content"] == expected
+        assert server.call("/api/generate", {"model": str(path), "keep_alive": 0})[0] == 200
+        expected = "".join(rung.load(str(OTHER)).generate("the cat", raw=True, max_tokens=6))
+        assert server.call("/completion", {"prompt": "the cat", "n_predict": 6})[1]["content"] == expected
+        with open(path, "r+b") as file:
+            file.truncate(len(data) // 2)
+        assert server.call("/api/generate", {"model": str(path), "keep_alive": 0})[0] == 200
+        status, answer, _ = server.call("/completion", {"prompt": "the cat", "n_predict": 6})
+        assert (status, "copy.gguf" in answer["error"]["message"]) == (503, True)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_answer_does_not_go_on_with_another_model_in_the_place_of_its_own(tmp_path, long, model, in_place):
     path = tmp_path / "copy.gguf"
     shutil.copy(model.card.path, path)
     with serving(tmp_path, str(path)) as server, client_of(server) as client:
         stream = client.completions.create(**{**long, "model": str(path)}, stream=True)
         assert next(iter(stream)).choices[0].text
-        shutil.copy(OTHER, tmp_path / "other.gguf")
-        os.replace(tmp_path / "other.gguf", path)
+        if not in_place:
+            path.unlink()
+        shutil.copyfile(OTHER, path)
         os.kill(server.engine(), signal.SIGKILL)
         with pytest.raises(openai.APIError, match="replaced"):
             list(stream)
@@ -134,7 +156,7 @@ def test_a_full_disk_costs_files_and_no_answer(tmp_path):
         assert (status, answer["error"]["code"]) == (503, "disk-full")
         again = server.call("/completion", body)[1]
         assert (again["content"], again["timings"]["cache_n"] > 0) == (first["content"], True)
-        server.wait_for("is not written any more")
+        server.wait_for("cannot be written")
         assert [*(tmp_path / "kept").iterdir(), *(tmp_path / "slots").iterdir()] == before
         resource.prlimit(server.engine(), resource.RLIMIT_FSIZE, (hard, hard))
         assert server.call("/slots/0?action=save", {"filename": "full"})[1]["n_saved"] > 0

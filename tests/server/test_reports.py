@@ -130,6 +130,9 @@ def test_an_answer_goes_on_from_the_last_message(server, model):
     assert found == "".join(
         model.start(model.chat_ids(asked) + model.tokenizer.encode("I do", bos=False), goes_on=False, max_tokens=4)
     )
+    parts = [*asked, {"role": "assistant", "content": [{"type": "text", "text": each} for each in ("I", "do")]}]
+    verbose = server.call("/v1/chat/completions", {"messages": parts, "max_tokens": 1, "verbose": True})[1]
+    assert verbose["__verbose"]["prompt"].endswith(prompt.replace("I do", "I\n\ndo"))  # as llama-server joins them
     assert server.call("/v1/chat/completions", {**body, "add_generation_prompt": True})[0] == 400
     again = {"model": "demo", "messages": begun, "max_tokens": 4}
     local = {"model": "demo", "messages": begun, "options": {"num_predict": 4}, "stream": False}

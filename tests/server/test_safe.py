@@ -265,6 +265,10 @@ def test_what_is_no_http_harms_nobody(unlocked):
         while found.count(b"HTTP/1.1 200") < 3:
             found += client.recv(2**16)
     assert status(unlocked, "Host: localhost", method="DELETE") == 405
+    assert status(unlocked, "Host: localhost", method="HEAD", path="/v1/chat/completions") == 405
+    for path in ("/openapi.json", "/v1/models"):  # as ollama's command asks whether somebody is there
+        head = send(unlocked, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert (head.split(b" ", 2)[1], head[-4:], b"content-length" in head) == (b"200", b"\r\n\r\n", True)
     assert status(unlocked, "Host: localhost", path="/../../etc/passwd") == 404
 
 

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from rung.server.errors import ApiError, openai_error
 from rung.server.gate import Gate
 from rung.server.http import json_response
+from rung.server.protocol import NumberTooLarge
 from rung.server.service import Call, Endpoint, Service
 
 #: Connections at once.
@@ -58,10 +59,11 @@ class App:
     def _match(self, scope: Scope) -> tuple[Endpoint | None, ApiError]:
         """Return the endpoint of a request, or None and why there is none."""
         methods = []
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # whose body the connection leaves out
         for pattern, endpoint in self._routes:
             if found := pattern.match(scope["path"]):
                 methods.append(endpoint.method)
-                if scope["method"] == endpoint.method:
+                if method == endpoint.method:
                     scope["path_params"] = found.groupdict()
                     return endpoint, ApiError(404, "")
         if methods:
@@ -80,6 +82,8 @@ class App:
             return await endpoint.handler(Call(request, self._service, owner))
         except (ApiError, ClientDisconnect):
             raise
+        except NumberTooLarge as error:
+            raise ApiError(400, f"The body has {error}.", code="invalid_value") from error
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             raise ApiError(500, "The server failed; its log says why.", code="server_failed") from error

@@ -57,6 +57,8 @@ _START_SECONDS = 30.0
 _FIRST_PAUSE, _MOST_PAUSE = 0.1, 30.0
 #: Seconds that an engine has to end by itself.
 _END_SECONDS = 1.0
+#: Sends a batch and its hidden states to other machines; gives the hidden states behind their layers.
+SendOn = Callable[[bytes, bytes], Awaitable[bytes]]
 #: Ends of processes that a request may live through: it may be why they end.
 _MOST_RESTARTS = 2
 #: Signals that the code of a process gives itself.
@@ -169,7 +171,7 @@ class EngineClient:
         #: How often the child was started.
         self.starts = 0
         #: Has other machines compute their layers of a batch, where they have some: begins at once, in order.
-        self.forward: Callable[[bytes, bytes], Awaitable[bytes]] | None = None
+        self.forward: SendOn | None = None
         self._forwarding: set[asyncio.Future[None]] = set()
 
     @property
@@ -385,17 +387,18 @@ class EngineClient:
     def _send_on(self, message: Forward) -> None:
         """Have other machines compute their layers of a batch, and send the engine what comes back."""
         assert self.forward is not None, "an engine that has all layers sends none on"
-        came = self.forward(message.batch, message.hidden)
-
-        async def bring_back() -> None:
-            try:
-                self._send(Behind(message.id, await came))
-            except ConnectionError as error:
-                self._send(Behind(message.id, error=str(error)))
-
-        task = asyncio.ensure_future(bring_back())
+        task = asyncio.ensure_future(self._bring_back(message, self.forward, self._writer))
         self._forwarding.add(task)
         task.add_done_callback(self._forwarding.discard)
+
+    async def _bring_back(self, message: Forward, forward: SendOn, writer: asyncio.StreamWriter | None) -> None:
+        """Send the process at ``writer`` what other machines make of a batch, or why they do not; nobody after it."""
+        try:
+            answer = Behind(message.id, await forward(message.batch, message.hidden))
+        except Exception as error:  # whatever it is: the engine waits for a word
+            answer = Behind(message.id, error=str(error) or type(error).__name__)
+        if writer is self._writer:
+            self._send(answer)
 
     def _note_ready(self, model: ModelInfo) -> None:
         room = f"{model.parallel} answers at once, context {model.context:,}"
@@ -444,6 +447,8 @@ class EngineClient:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        for task in self._forwarding:
+            task.cancel()
         for events in self._questions.values():
             events.put_nowait(_STOPPED)
 

@@ -336,8 +336,9 @@ class Step(msgspec.Struct, tag=True, frozen=True):
 class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """The answer ``index`` has ended, in the place ``slot``: why (end, stop, length or context), what it cost, and
     ``report`` as ``Model`` has it. ``prompt_seconds`` and ``seconds`` are those of steps that read its prompt and that
-    computed its tokens. With ``Generate.details`` ``settings`` are those of ``Sampling`` that it had, and ``prompt`` is
-    the text of its prompt."""
+    computed its tokens. With ``Generate.details`` ``settings`` are those of ``Sampling`` that it had, ``prompt`` is
+    the text of its prompt, and ``end_token`` the entry of the token that ended it, if one did and log probabilities
+    were asked for."""
 
     id: int
     index: int
@@ -353,6 +354,7 @@ class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     report: dict[str, Any]
     settings: dict[str, Any] = {}
     prompt: str = ""
+    end_token: dict[str, Any] | None = None
 
     @property
     def times(self) -> Times:
@@ -397,19 +399,31 @@ FromEngine = (
     | Forward
 )
 
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)
 
 
+class NumberTooLarge(ValueError):
+    """A message has a whole number of more than 64 bits, as a schema or the arguments of a call may."""
+
+
+def _encode(message: ToEngine | FromEngine) -> bytes:
+    try:
+        return _encoder.encode(message)
+    except OverflowError as error:
+        raise NumberTooLarge("a whole number of more than 64 bits") from error
+
+
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """Return the bytes of a message with its length before them."""
+    """Return the bytes of a message with its length before them. Raises ``NumberTooLarge``."""
     data = _encode(message)
     return _LENGTH.pack(len(data)) + data
 
 
 def digest(message: Generate) -> bytes:
-    """Return a short value that two requests have in common only where they ask for the same."""
+    """Return a short value that two requests have in common only where they ask for the same. Raises
+    ``NumberTooLarge``."""
     return hashlib.blake2b(_encode(message), digest_size=16).digest()
 
 

@@ -28,6 +28,8 @@ Bytes = npt.NDArray[np.uint8]
 _SUFFIX, _PART = ".kv", ".part"
 #: Seconds after which nobody writes a file any more that is not whole.
 _ABANDONED = 3600
+#: Seconds after a write that failed, as on a full disk, before the next one is tried.
+RETRY_SECONDS = 60.0
 _MAGIC = b"rungkv01"
 #: Magic, CRC-32 of what stands before the blocks, number of tokens and of groups.
 _HEAD = struct.Struct("<8sIII")
@@ -64,12 +66,13 @@ class NewFile(NamedTuple):
 class PrefixFiles:
     """The files of a folder, of at most ``most`` bytes. Another thread may write while this one reads.
 
-    ``on_problem`` is called once with a sentence where nothing can be written any more.
+    ``on_problem`` is called with a sentence where nothing can be written, once until something can again.
     """
 
     def __init__(self, folder: Path, most: int, identity: bytes, on_problem: Callable[[str], None]) -> None:
         self._folder, self._most, self._identity, self._on_problem = folder, most, identity, on_problem
-        self._writes = True
+        #: When writing is tried again (``time.monotonic``), where the last try failed.
+        self._retry: float | None = None
         self._process, self._writing = os.getpid(), threading.Lock()
         self._listed = -1
         self._children: dict[bytes, dict[bytes, PrefixFile]] = {}
@@ -144,7 +147,7 @@ class PrefixFiles:
     def write(self, nodes: Sequence[NewFile]) -> None:
         """Write the files of nodes, instead of those that are there; make room before."""
         with self._locked():
-            if not self._writes:
+            if self._retry is not None and time.monotonic() < self._retry:
                 return
             try:
                 room = self._make_room(sum(node.nbytes for node in nodes))
@@ -152,10 +155,14 @@ class PrefixFiles:
                     if node.nbytes <= room:
                         self._write(node)
                         room -= node.nbytes
+                self._retry = None
             except OSError as error:
-                self._writes = False
-                reason = error.strerror or error
-                self._on_problem(f"the prefix cache in {self._folder} is not written any more: {reason}")
+                is_new, self._retry = self._retry is None, time.monotonic() + RETRY_SECONDS
+                if is_new:
+                    reason = error.strerror or error
+                    self._on_problem(
+                        f"the prefix cache in {self._folder} cannot be written: {reason} (tried again each minute)"
+                    )
 
     def _locked(self) -> threading.Lock:
         if self._process != os.getpid():  # a fork: its parent's threads, which may have the lock, are not here

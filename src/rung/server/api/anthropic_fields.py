@@ -16,6 +16,7 @@ from rung.server.api.openai_fields import (
     StopText,
     Tokens,
     ends_in_answer,
+    join_texts,
     schema_grammar,
 )
 from rung.server.api.tools import FunctionName
@@ -74,11 +75,11 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True):
         if isinstance(self.content, str):
             yield {"role": self.role, "content": self.content}
             return
-        text, thought, calls = "", "", list[dict[str, Any]]()
+        texts, thought, calls = list[str](), "", list[dict[str, Any]]()
         for block in self.content:
             match block:
                 case TextBlock():
-                    text += block.text
+                    texts.append(block.text)
                 case ThinkingBlock():
                     thought += block.thinking
                 case ToolUseBlock():
@@ -91,6 +92,7 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True):
         more: dict[str, Any] = {"tool_calls": calls} if calls else {}
         if thought:
             more["reasoning_content"] = thought
+        text = join_texts(texts)
         if text or more or all(not isinstance(block, ToolResultBlock) for block in self.content):
             yield {"role": self.role, "content": text, **more}
 

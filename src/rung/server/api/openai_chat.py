@@ -23,6 +23,7 @@ from rung.server.api.openai_fields import (
     Tokens,
     ends_in_answer,
     ends_of,
+    join_texts,
     lora_scales,
     named_slot,
     new_id,
@@ -35,6 +36,9 @@ from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, around_text, event, json_response, to_json
 from rung.server.protocol import Delta, Finished, Generate, PromptRead, Render
 from rung.server.service import Answers, Call, post
+
+#: Between parts of a message that the answer goes on from, as llama-server has it.
+_BETWEEN_LAST = "\n\n"
 
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,11 +62,12 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     annotations: list[Any] | None = None
     audio: None = None
 
-    def to_template(self) -> dict[str, Any]:
-        """Return it as chat templates read messages; ``developer`` is the newer word for ``system``."""
+    def to_template(self, between: str = "\n") -> dict[str, Any]:
+        """Return it as chat templates read messages, with what stands ``between`` parts; ``developer`` is the newer
+        word for ``system``."""
         content = self.content
         if isinstance(content, list):
-            content = "".join(part.text or part.refusal for part in content)
+            content = join_texts((part.text or part.refusal for part in content), between)
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content or ""}
         if self.tool_calls:
             found["tool_calls"] = [each.to_template() for each in self.tool_calls]
@@ -109,6 +114,9 @@ class ChatRequest(Sampled, kw_only=True):
         if form is not None and call is not None:
             raise ApiError(400, "An answer is a call or of a form.", param="tool_choice", code="invalid_value")
         messages = [each.to_template() for each in self.messages]
+        goes_on = continues(messages, self.add_generation_prompt, self.continue_final_message)
+        if goes_on:
+            messages[-1] = self.messages[-1].to_template(_BETWEEN_LAST)
         return Generate(
             messages=messages,
             options=options,
@@ -122,7 +130,7 @@ class ChatRequest(Sampled, kw_only=True):
             times=bool(self.timings_per_token and self.stream),
             progress=bool(self.return_progress and self.stream),
             details=bool(self.verbose),
-            continues_last=continues(messages, self.add_generation_prompt, self.continue_final_message),
+            continues_last=goes_on,
         )
 
     @property

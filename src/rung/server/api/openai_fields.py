@@ -25,6 +25,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Repeat = Annotated[float, Meta(ge=1e-3, le=1e3)]
 #: Characters of a schema, regular expression or grammar at most.
 MOST_GRAMMAR = 2**16
+#: Digits of the id of a token at most, written as the name of a field.
+_MOST_DIGITS = 10
 GrammarText = Annotated[str, Meta(min_length=1, max_length=MOST_GRAMMAR)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -203,8 +205,9 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def _biases(self) -> dict[int, float] | None:
         if self.logit_bias is None:
             return None
-        if wrong := next((token for token in self.logit_bias if not (token.isascii() and token.isdecimal())), None):
-            raise ApiError(400, f"logit_bias: {wrong!r} is no token id.", param="logit_bias", code="invalid_value")
+        for token in self.logit_bias:
+            if not is_token_id(token):
+                raise ApiError(400, f"logit_bias: {token!r} is no token id.", param="logit_bias", code="invalid_value")
         return {int(token): bias for token, bias in self.logit_bias.items()}
 
     @property
@@ -217,6 +220,11 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return bool(self.stream_options.include_usage)
 
 
+def is_token_id(text: str) -> bool:
+    """Return whether a key is the id of a token."""
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
+
+
 #: What OpenAI has to tell which program answered.
 FINGERPRINT = {"system_fingerprint": f"build-rung-{__version__}"}
 
@@ -224,6 +232,12 @@ FINGERPRINT = {"system_fingerprint": f"build-rung-{__version__}"}
 def new_id(kind: str) -> str:
     """Return the name of an answer."""
     return f"{kind}-{secrets.token_hex(12)}"
+
+
+def join_texts(texts: Iterable[str], between: str = "\n") -> str:
+    """Return the text of a message that came in parts, each on a line of its own: templates read one text, and
+    llama-server and vLLM join parts so."""
+    return between.join(filter(None, texts))
 
 
 def usage_of(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:

@@ -383,8 +383,8 @@ class EngineChild:
                 deltas.append(delta)
             if generation.result:
                 self._slots.keep(answer.slot, generation.sequence)
-                prompt = self._prompt_text(answer) if request.message.details else ""
-                ended.append(reports.finished(request.message, answer.index, answer.slot, generation, prompt))
+                tokenizer = self._model.tokenizer
+                ended.append(reports.finished(request.message, answer.index, answer.slot, generation, tokenizer))
         if deltas:
             self._channel.send(Step(deltas))
         for message in ended:
@@ -425,11 +425,6 @@ class EngineChild:
             return None
         times = reports.times_of(generation) if message.times else None
         return Delta(message.id, answer.index, text, tokens, entries, times)
-
-    def _prompt_text(self, answer: _Answer) -> str:
-        """Return the prompt of an answer as its tokens have it, control tokens by their names."""
-        sequence = answer.generation.sequence
-        return self._model.tokenizer.decode(sequence.ids[: sequence.prompt], special=True)
 
 
 def _is_over(answer: _Answer) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 from rung.core.errors import BadFile, ContextTooLong, DiskFull, OutOfMemory, RungError, TemplateError, UsageError
 from rung.engine.generation import Generation
+from rung.engine.sampling import logprob_entry
+from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.server.child.machines import STAGE_LOST
 from rung.server.protocol import Failed, Finished, Generate, PromptRead, Times
 
@@ -34,8 +36,9 @@ def nothing_read(first: PromptRead) -> PromptRead:
     )
 
 
-def finished(message: Generate, index: int, slot: int, generation: Generation, prompt: str) -> Finished:
-    """Return the end of an answer; ``prompt`` is the text of its prompt, with ``Generate.details``."""
+def finished(message: Generate, index: int, slot: int, generation: Generation, tokenizer: Tokenizer) -> Finished:
+    """Return the end of an answer, with the details of ``Generate.details``; control tokens of its prompt have their
+    names."""
     result, sequence = generation.result, generation.sequence
     return Finished(
         id=message.id,
@@ -51,8 +54,17 @@ def finished(message: Generate, index: int, slot: int, generation: Generation, p
         seed=result.get("seed"),
         report=result["report"],
         settings=_settings(generation) if message.details else {},
-        prompt=prompt,
+        prompt=tokenizer.decode(sequence.ids[: sequence.prompt], special=True) if message.details else "",
+        end_token=_end_token(generation, tokenizer) if message.details else None,
     )
+
+
+def _end_token(generation: Generation, tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """Return the log probabilities of the token that ended an answer and is no part of it."""
+    chosen = generation.sequence.logprobs[len(generation.tokens) :]
+    if generation.result["stop_reason"] != "end" or not chosen:
+        return None
+    return logprob_entry(chosen[0], tokenizer.piece)
 
 
 def _settings(generation: Generation) -> dict[str, Any]:

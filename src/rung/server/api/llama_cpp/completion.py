@@ -19,6 +19,7 @@ from rung.server.api.openai_fields import (
     SlotNumber,
     StopText,
     TokenId,
+    is_token_id,
     lora_scales,
     named_slot,
     schema_grammar,
@@ -94,7 +95,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         is_object = isinstance(self.logit_bias, dict)
         return [
             (
-                int(name) if is_object and isinstance(name, str) and name.isascii() and name.isdecimal() else name,
+                int(name) if is_object and isinstance(name, str) and is_token_id(name) else name,
                 _FORBIDDEN if bias is False else bias,
             )
             for name, bias in listed
@@ -180,15 +181,16 @@ async def _answer(call: Call, body: CompletionRequest | InfillRequest) -> Respon
     return json_response(listed if len(listed) > 1 else listed[0])
 
 
-def _tokens(body: Options, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Return the tokens of a piece, and their probabilities where a body names a number of them."""
+def _tokens(body: Options, entries: list[dict[str, Any]] | None, end: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the tokens of a piece, and their probabilities where a body names a number of them; the token that is the
+    ``end`` is no part of the answer, and has probabilities, too."""
     listed = entries or []
     found: dict[str, Any] = {"tokens": [each["id"] for each in listed] if body.return_tokens else []}
-    return found | ({"completion_probabilities": listed} if body.n_probs else {})
+    return found | ({"completion_probabilities": [*listed, *([end] if end else [])]} if body.n_probs else {})
 
 
 def _whole(answers: Answers, body: Options, index: int, choice: Choice) -> dict[str, Any]:
-    piece = {"content": choice.text, **_tokens(body, choice.logprobs)}
+    piece = {"content": choice.text, **_tokens(body, choice.logprobs, choice.end.end_token)}
     return {"index": index, **piece, **_ending(answers, body, choice.end, choice.text)}
 
 
@@ -224,6 +226,8 @@ async def _events(answers: Answers, body: Options) -> AsyncGenerator[bytes]:
                 case PromptRead():
                     yield event({**_head(each.index), "tokens": [], "prompt_progress": progress(each), **_so_far(each)})
                 case Finished():
+                    if body.n_probs and each.end_token:
+                        yield event({**_head(each.index), **_tokens(body, None, each.end_token)})
                     ending = _ending(answers, body, each, texts.get(each.index, ""))
                     yield event({"index": each.index, "content": "", "tokens": [], **ending})
     except ApiError as error:

@@ -17,6 +17,7 @@ from rung.server.api.openai_fields import (
     StreamOptions,
     TextFormat,
     Tokens,
+    join_texts,
     reasoning_options,
     schema_grammar,
 )
@@ -113,17 +114,17 @@ def to_messages(items: Iterable[Item]) -> list[dict[str, Any]]:
             called = CalledFunction(item.name or "", item.arguments or "")
             last.setdefault("tool_calls", []).append(ToolCall(id=item.call_id or "", function=called).to_template())
         elif item.role == "assistant" and last is not None and not last["content"] and "tool_calls" not in last:
-            last["content"] = _text(item.content)
+            last["content"] = _text(item.content, "\n")
         else:
             role = "system" if item.role == "developer" else item.role
-            found.append({"role": role, "content": _text(item.content)})
+            found.append({"role": role, "content": _text(item.content, "\n")})
     return found
 
 
-def _text(content: str | Iterable[_Content] | None) -> str:
+def _text(content: str | Iterable[_Content] | None, between: str = "") -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
+    return join_texts((part.refusal if isinstance(part, Refusal) else part.text for part in content), between)
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
