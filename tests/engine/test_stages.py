@@ -17,6 +17,8 @@ from rung.engine.scheduling.pipeline import PipelineScheduler
 from rung.engine.scheduling.stages import Split, load_stage, part_of
 from rung.models.lookup import find_path
 from rung.ops.sample.numpy_sample import RUNG
+from rung.server.child.slots import Slots
+from rung.server.protocol import ActOnSlot
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
 #: Models, and where their layers are cut. Gemma 3 has windows, whose blocks are given back.
@@ -86,6 +88,37 @@ def test_a_machine_that_is_lost_ends_the_step_and_what_comes_after_is_right():
         list(generation)
     machines.broken = 0
     assert _text(model, 1) == whole
+
+
+def test_slots_of_a_divided_model_are_erased_and_neither_saved_nor_restored(tmp_path):
+    """A file of the first machine would have the keys and values of its own layers, and answers would go on wrong."""
+    (model, _), whole = divided("demo", (3,)), load("demo", device="cpu", **_options("demo"))
+    folder = tmp_path / "slots"
+    first, ours = Slots(whole, str(folder)), Slots(model, str(folder))
+    said = [_kept(slots, each) for slots, each in ((first, whole), (ours, model))]
+    assert said[0] == said[1]
+    first.act(ActOnSlot(action="save", slot=0, name="plan", owner="one"))
+    before = sorted(folder.iterdir())
+    for action in ("save", "restore"):
+        with pytest.raises(RungError, match="several machines") as refused:
+            ours.act(ActOnSlot(action=action, slot=0, name="plan", owner="one"))
+        assert refused.value.code == "model-divided"
+        assert refused.value.facts
+        assert refused.value.ways_out
+    assert sorted(folder.iterdir()) == before
+    assert ours.act(ActOnSlot(action="erase", slot=0, owner="one"))["tokens"] > 0
+    assert _kept(ours, model) == said[0]
+
+
+def _kept(slots, model):
+    """The tokens of an answer that the first slot has afterwards; none of its prompt was computed before."""
+    answer = model.start(
+        model.prompt_ids("the plan has a place for each layer"), goes_on=True, max_tokens=6, owner="one"
+    )
+    list(answer)
+    assert answer.result["cached_tokens"] == 0
+    slots.keep(0, answer.sequence)
+    return answer.tokens
 
 
 def test_parts_have_their_tensors_alone_and_all_of_them_together():

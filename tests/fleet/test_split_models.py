@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def _chat(number):
 
 def _texts(head, numbers):
     answers = head.ask_all([_chat(number) for number in numbers])
-    assert all(each["status"] == 200 for each in answers), answers
+    assert all(each["status"] == 200 for each in answers), (answers, head.said())
     return [json.loads(each["content"])["choices"][0]["message"]["content"] for each in answers]
 
 
@@ -55,9 +56,10 @@ def _command(pid):
         return b""
 
 
-@pytest.mark.slow
-def test_a_model_over_two_nodes_gives_the_bytes_of_one_and_lives_through_a_lost_part(machines):
-    head, node, _ = machines
+@pytest.fixture
+def divided(machines):
+    """A head and a node that have the demo together, and a third machine, which may join by the token."""
+    head, node, third = machines
     try:
         options = [word for name, value in OPTIONS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         head.said_file.unlink(missing_ok=True)
@@ -66,15 +68,52 @@ def test_a_model_over_two_nodes_gives_the_bytes_of_one_and_lives_through_a_lost_
         node.start("join", head.address, "--token", token, "--name", "two")
         head.wait_for("demo is ready on")
         assert "demo fits on no node alone: layers 0 to" in head.said()
-        model = load("demo", device="cpu", context=512)
-        whole = ["".join(model.chat(_chat(k)["messages"], max_tokens=40, seed=k, temperature=1)) for k in range(12)]
-        assert _texts(head, range(12)) == whole
-        shown = head.rung("fleet", "status").stdout
-        assert shown.count(", layers ") == 2, shown
-        (victim,) = _hosts(node) + _hosts(head)
-        os.kill(victim, signal.SIGKILL)
-        assert _texts(head, range(12)) == whole  # computed again, by new processes
-        assert victim not in _hosts(node) + _hosts(head)
+        yield head, node, third
     finally:
+        third.stop()
         node.stop()
         head.stop()
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The texts that one machine gives."""
+    model = load("demo", device="cpu", context=512)
+    return ["".join(model.chat(_chat(k)["messages"], max_tokens=40, seed=k, temperature=1)) for k in range(12)]
+
+
+@pytest.mark.slow
+def test_a_model_over_two_nodes_gives_the_bytes_of_one_and_lives_through_a_lost_part(divided, whole):
+    head, node, _ = divided
+    assert _texts(head, range(12)) == whole
+    shown = head.rung("fleet", "status").stdout
+    assert shown.count(", layers ") == 2, shown
+    (victim,) = _hosts(node) + _hosts(head)
+    os.kill(victim, signal.SIGKILL)
+    assert _texts(head, range(12)) == whole  # computed again, by new processes
+    assert victim not in _hosts(node) + _hosts(head)
+    status, said = head.ask("/slots/0?action=save", {"filename": "x"})
+    assert (status, "--slot-save-path" in said) == (403, True)
+
+
+@pytest.mark.slow
+def test_a_node_with_a_part_leaves_when_answers_have_ended_and_another_one_has_its_layers(divided, whole):
+    head, node, third = divided
+    third.start("join", head.address, "--token", head.rung("fleet", "token").stdout.strip(), "--name", "three")
+    third.wait_for("three is in the fleet")
+    many = [*range(12)] * 4
+    with ThreadPoolExecutor(1) as thread:
+        answers = thread.submit(_texts, head, many)
+        while "0 of 1024" in head.rung("fleet", "status").stdout:
+            assert not answers.done()
+        left = node.rung("fleet", "leave", seconds=120)
+        assert left.returncode == 0, left.stderr
+        assert answers.result() == [whole[k] for k in many]
+    assert node.process.wait(30) == 0
+    head.wait_for("(?s)demo is ready on.*demo is ready on")
+    assert _texts(head, range(12)) == whole
+    shown = head.rung("fleet", "status").stdout
+    assert shown.count(", layers ") == 2, shown
+    assert "two  up" not in shown
+    assert head.said().count("demo fits on no node alone") == 2  # at first, and once more
+    assert not _hosts(node)

@@ -121,6 +121,8 @@ class FleetPool:
         #: Models that are divided over nodes, and those nodes among which one could not be.
         self._divided: dict[str, DividedModel] = {}
         self._tried: dict[str, frozenset[str]] = {}
+        #: Models that were divided, are not any more, and could not be divided again yet.
+        self._again: set[str] = set()
         self._rates: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -211,6 +213,10 @@ class FleetPool:
     def _name_of(self, node: str) -> str:
         return str(self._nodes[node]["NodeName"])
 
+    def _able(self) -> list[str]:
+        """Return the nodes that compute and stay."""
+        return [node for node in self._nodes if self._class_of(node) and self._name_of(node) not in self._leaving]
+
     def _deploy(self) -> None:
         """Have each model on each class of devices that is there, a replica a node."""
         for model, load in self._loads.items():
@@ -234,10 +240,10 @@ class FleetPool:
                     engine.lose(node)
                 continue
             self._last_seen[key] = time.monotonic()
-            if (divided := self._divided.get(model)) is not None and not divided.is_whole(self._nodes):
-                if divided.first == node:
+            if (divided := self._divided.get(model)) is not None and not divided.is_whole(self._able()):
+                if divided.first == node and not divided.is_whole(self._nodes):
                     engine.lose(node)
-                continue
+                continue  # a node that leaves lets answers end, and then has no more
             if state.model is not None:
                 state = await self._with_rates(deployment, engine, state)
             self._states[key] = state
@@ -255,10 +261,10 @@ class FleetPool:
     async def _divide(self, model: str, engine: FleetEngine) -> None:
         """Divide a model that no node holds alone over those of the class that has most of them; once for the same
         nodes, unless one of them was lost."""
-        able = [node for node in self._nodes if self._class_of(node) and self._name_of(node) not in self._leaving]
+        able = self._able()
         states = {node: self._states.get((model, node)) for node in able}
         known = self._divided.get(model)
-        is_broken = known is not None and not known.is_whole(able)
+        is_broken = model in self._again or (known is not None and not known.is_whole(able))
         if known is not None and not is_broken and not known.is_lost(states[known.first]):
             return
         refused = [
@@ -274,13 +280,15 @@ class FleetPool:
         self._tried[model] = frozenset(nodes)
         if (before := self._divided.pop(model, None)) is not None:
             before.end()
+            self._again.add(model)
         try:
             self._divided[model] = await self._load_divided(model, nodes)
-        except (RungError, RayError, NodeLost) as error:
-            cause = error.cause if isinstance(error, RungError) else str(error).strip().splitlines()[0]
-            facts = error.facts if isinstance(error, RungError) else ()
-            engine.failed = Failed(id=0, status=503, code=DoesNotFit.code, cause=cause, facts=list(facts))
-            self._on_note(f"{model} cannot be divided: {' '.join([cause, *facts])}")
+            self._again.discard(model)
+        except (RayError, NodeLost):
+            del self._tried[model]  # a replica that begins, or a node that is gone, and soon not among these
+        except RungError as error:
+            engine.failed = Failed(id=0, status=503, code=DoesNotFit.code, cause=error.cause, facts=list(error.facts))
+            self._on_note(f"{model} cannot be divided: {' '.join([error.cause, *error.facts])}")
 
     async def _load_divided(self, model: str, nodes: Sequence[str]) -> DividedModel:
         """Plan and load the parts of a model. Raises ``RungError``, ``RayError`` and ``NodeLost``."""

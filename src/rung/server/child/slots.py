@@ -20,6 +20,7 @@ from rung.engine.model import Model
 from rung.engine.scheduling.prefix_folders import open_folder
 from rung.engine.scheduling.saved_prefixes import SavedPrefixes
 from rung.engine.scheduling.sequence import Sequence
+from rung.engine.scheduling.stages import SplitDecoder
 from rung.server.protocol import ActOnSlot
 
 
@@ -70,6 +71,8 @@ class Slots:
         backend = self._model.backend
         if not isinstance(backend, Decoder):
             raise UsageError(f"{self._model.card.name} keeps no prefixes.")
+        if isinstance(backend, SplitDecoder) and message.action != "erase":
+            raise _divided(self._model.card.name, message.action)
         call = {"save": self._save, "restore": self._restore, "erase": self._erase}[message.action]
         started = time.perf_counter()
         found = call(backend, message)
@@ -106,3 +109,17 @@ class Slots:
         self._contents.pop((message.owner, message.slot), None)
         erase = partial(decoder.prefixes.erase, content.ids, tree_of_key(content.adapter, message.owner))
         return {"tokens": self._model.scheduler.between_steps(erase)}
+
+
+def _divided(name: str, action: str) -> UsageError:
+    """Return why a slot of a divided model is neither saved nor restored: the keys and values of the layers of other
+    machines are not here, and a conversation with those of some layers alone would go on wrong."""
+    return UsageError(
+        f"A slot of {name} cannot be {action}d: its layers are on several machines.",
+        ["keys and values of a conversation are in parts, one on each machine"],
+        [
+            "rung serve MODEL --slot-save-path DIR   # on a machine that holds all layers",
+            "send the conversation again: what is still in memory is not computed again",
+        ],
+        code="model-divided",
+    )
