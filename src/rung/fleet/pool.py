@@ -281,6 +281,7 @@ class FleetPool:
         if (before := self._divided.pop(model, None)) is not None:
             before.end()
             self._again.add(model)
+            self._rates = {key: rates for key, rates in self._rates.items() if key[0] != model}
         try:
             self._divided[model] = await self._load_divided(model, nodes)
             self._again.discard(model)

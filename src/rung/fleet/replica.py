@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from rung.core.errors import RungError
 from rung.core.settings import CPU_LEVEL
@@ -75,13 +75,17 @@ class Replica:
         found: Any = hidden
         for stage in self._stages:
             found = stage.compute.remote(batch, found)
-        return self._behind(found)
+        return self._behind(found, self._stages)
 
-    async def _behind(self, found: Any) -> bytes:
-        """Return the hidden states of the last node. Raises ``ConnectionError`` where one is lost."""
+    async def _behind(self, found: Any, stages: Sequence[Any]) -> bytes:
+        """Return the hidden states of the last of these nodes. Raises ``ConnectionError`` where one is lost."""
         try:
             hidden: bytes = await found
         except RayError as error:
+            if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
+                raise  # a node is there, and its computation failed
+            if stages is not self._stages:
+                raise ConnectionError("The model has been divided again.") from error
             self._lost = f"A node with layers of {self._name} is lost."
             raise ConnectionError(str(error).strip().splitlines()[0]) from error
         return hidden
