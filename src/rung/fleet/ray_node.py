@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rung.core.errors import RungError, SoftwareMissing, UsageError
 from rung.fleet.keys import folder as files
@@ -62,7 +63,8 @@ def environment(folder: Folder) -> dict[str, str]:
         "RAY_enable_metrics_collection": "0",  # its port has neither a token nor TLS
         "DASHBOARD_METRIC_PORT": _NO_PORT,  # the same, of Ray's head, on all addresses
         "GRPC_VERBOSITY": "ERROR",
-        "RAY_DEDUP_LOGS": "0",
+        "RAY_DEDUP_LOGS": "1",
+        "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # a driver prints what became of workers among its own output else
         "RAY_SERVE_ENABLE_TASK_EVENTS": "0",
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_timeout_ms": "2000",
@@ -162,7 +164,9 @@ def connected() -> Iterator[None]:
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(address=member.ray, log_to_driver=False, logging_level="error", configure_logging=False)
+    # without its address another machine may be taken for it, which results of more than 100 kB then never leave
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+    ray.init(address=member.ray, _node_ip_address=member.address, **quiet)
     try:
         yield
     finally:

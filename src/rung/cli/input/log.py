@@ -8,9 +8,9 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from rung.cli.views.output import as_json, note
 from rung.core.errors import RungError, UsageError
@@ -136,15 +136,20 @@ def environment_in(file: Path) -> Mapping[str, Any]:
     return environment
 
 
-def answer_rows(file: Path) -> None:
-    """One answer a line, in the order of the rows; a row that cannot be read is answered with its error. - is stdin."""
-    wrong = 0
+#: A row: its number and its text. An answer, and whether it is but an error.
+Row: TypeAlias = tuple[int, str]
+Answer: TypeAlias = tuple[dict[str, Any], bool]
+
+
+def answer_rows(file: Path, answered: Callable[[Iterator[Row]], Iterator[Answer]] | None = None) -> None:
+    """One answer a line, in the order of the rows; a row that cannot be read is answered with its error. - is stdin.
+    ``answered`` gives the answers, where this process does not."""
     try:
         if str(file) == "-":
-            wrong = sum(map(_answer_row, _rows(_stdin())))
+            wrong = _print_answers(_stdin(), answered)
         else:
             with open(file, "rb") as stream:
-                wrong = sum(map(_answer_row, _rows(stream)))
+                wrong = _print_answers(stream, answered)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -155,7 +160,16 @@ def answer_rows(file: Path) -> None:
         )
 
 
-def _rows(stream: BinaryIO) -> Iterator[tuple[int, str]]:
+def _print_answers(stream: BinaryIO, answered: Callable[[Iterator[Row]], Iterator[Answer]] | None) -> int:
+    """Print the answers of rows; return how many are but errors."""
+    rows, wrong = (row for row in _rows(stream) if row[1].strip()), 0
+    for answer, is_wrong in map(answer_of, rows) if answered is None else answered(rows):
+        print(as_json(answer), flush=True)
+        wrong += is_wrong
+    return wrong
+
+
+def _rows(stream: BinaryIO) -> Iterator[Row]:
     """The lines that are not empty with their numbers, whatever they were written in."""
     from rung.diagnosis.logs.log import utf8
 
@@ -172,24 +186,25 @@ def _rows(stream: BinaryIO) -> Iterator[tuple[int, str]]:
     yield number, rest.decode("utf-8", "replace")
 
 
-def _answer_row(row: tuple[int, str]) -> bool:
-    """Prints the answer of a row; whether there is none but an error."""
+def answer_of(row: Row) -> Answer:
+    """Return the answer of a row, and whether there is none but an error."""
     from rung.diagnosis.explain import explain
 
     number, line = row
-    if not line.strip():
-        return False
-    answered, wrong = None, False
+    answered = None
     try:
         answered = _parsed(line)
         if not isinstance(answered, dict) or not isinstance(answered.get("log"), str):
             raise ValueError('no object with a "log" that is text')
-        answer = {"id": answered.get("id"), **explain(answered["log"], answered.get("environment")).to_json()}
+        return {"id": answered.get("id"), **explain(answered["log"], answered.get("environment")).to_json()}, False
     except (ValueError, RecursionError, RungError) as error:
-        wrong = True
-        answer = {"id": answered.get("id") if isinstance(answered, dict) else None, "error": f"line {number}: {error}"}
-    print(as_json(answer), flush=True)
-    return wrong
+        name = answered.get("id") if isinstance(answered, dict) else None
+        return {"id": name, "error": f"line {number}: {error}"}, True
+
+
+def answer_in_json(row: Row) -> str:
+    """Return the value of ``answer_of`` as JSON in ASCII."""
+    return json.dumps(answer_of(row), default=str)
 
 
 def _parsed(text: str) -> Any:

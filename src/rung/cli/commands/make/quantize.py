@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rung.conversion.within_budget import Budget, Calibration
     from rung.conversion.writing import Written
     from rung.core.types import Device, Format
-    from rung.fleet.work.quantize import Nodes
+    from rung.fleet.work.pieces import Encoders
     from rung.models.card import ModelCard
     from rung.quantization.budget import Choice
 
@@ -166,7 +166,7 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
 
 
 @contextmanager
-def over_fleet(job: Job, quiet: bool) -> Iterator[Nodes]:
+def over_fleet(job: Job, quiet: bool) -> Iterator[Encoders]:
     """Connect to the fleet of this machine for a job; say what each node did. Raises ``RungError``."""
     from rung.cli.views.output import note
     from rung.conversion.writing import names_compiled
@@ -174,9 +174,9 @@ def over_fleet(job: Job, quiet: bool) -> Iterator[Nodes]:
 
     ray_node.require()
     with ray_node.connected():
-        from rung.fleet.work.quantize import Nodes
+        from rung.fleet.work.pieces import Encoders
 
-        nodes = Nodes(names_compiled(job), lambda text: None if quiet else note(text))
+        nodes = Encoders(names_compiled(job), lambda text: None if quiet else note(text))
         yield nodes
         if not quiet:
             note("pieces by node: " + ", ".join(f"{name} {count:,}" for name, count in sorted(nodes.counts.items())))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rung.cli import options
-from rung.cli.input.log import NO_LOG, WAYS, Noted, answer_rows, environment_in, log_of
+from rung.cli.input.log import (
+    NO_LOG,
+    WAYS,
+    Answer,
+    Noted,
+    Row,
+    answer_in_json,
+    answer_rows,
+    environment_in,
+    log_of,
+)
 from rung.cli.views.output import console, print_json
 from rung.core.errors import UsageError
 
@@ -52,6 +63,7 @@ _Rows = Annotated[
         "--jsonl", help='Many logs: a row {"id", "log", "environment"} a line; - is stdin.', show_default=False
     ),
 ]
+_Fleet = Annotated[bool, typer.Option("--fleet", help="Have the nodes of this machine's fleet answer the rows.")]
 _List = Annotated[bool, typer.Option("--list", help="List all causes.")]
 _All = Annotated[bool, typer.Option("--all", help="Show every fix, all evidence, and how sure it is in percent.")]
 _Redact = Annotated[bool, typer.Option("--redact", help="Print the log without names, tokens and addresses instead.")]
@@ -65,6 +77,7 @@ def explain(
     environment: _Environment = None,
     no_environment: _NoEnvironment = False,
     jsonl: _Rows = None,
+    fleet: _Fleet = False,
     list_: _List = False,
     redact: _Redact = False,
     all_: _All = False,
@@ -84,13 +97,16 @@ def explain(
         "--environment": environment,
         "--no-environment": no_environment,
     }
+    if fleet and jsonl is None:
+        raise _fleet_of_rows()
     if list_:
         _alone("--list", facts | {"--jsonl": jsonl, "--redact": redact, "a log": what})
         _list(json)
         return
     if jsonl is not None:
         _alone("--jsonl", facts | {"--no-environment": False, "--redact": redact, "a log": what})
-        answer_rows(jsonl)
+        with _over_fleet() if fleet else nullcontext() as answered:
+            answer_rows(jsonl, answered)
         return
     if redact:
         _alone("--redact", facts | {"--json": json})
@@ -139,6 +155,34 @@ def _alone(name: str, others: Mapping[str, object]) -> None:
         raise UsageError(
             f"{name} takes no notice of {' and '.join(conflicting)}: leave it out.", code="option-without-effect"
         )
+
+
+def _fleet_of_rows() -> UsageError:
+    return UsageError(
+        "A fleet explains rows: one log is explained here.",
+        (),
+        ["rung explain --jsonl FILE --fleet", "leave out --fleet"],
+        code="option-without-effect",
+    )
+
+
+@contextmanager
+def _over_fleet() -> Iterator[Callable[[Iterator[Row]], Iterator[Answer]]]:
+    """Connect to the fleet of this machine for answers of rows; say how many each node gave. Raises ``RungError``."""
+    import json
+
+    from rung.cli.views.output import note
+    from rung.fleet import ray_node
+
+    ray_node.require()
+    with ray_node.connected():
+        from rung.fleet.work.pieces import Rows
+
+        nodes = Rows(answer_in_json, note)
+        try:
+            yield lambda rows: map(json.loads, nodes(rows))
+        finally:  # also where some rows had no answer but an error
+            note("rows by node: " + ", ".join(f"{name} {count:,}" for name, count in sorted(nodes.counts.items())))
 
 
 def _machine_and_card(
