@@ -39,7 +39,7 @@ class Launch(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """What products are multiplied with: int8, float32 where codes index a table, or both."""
+    """Activations that products read: int8, float32 where codes index a table, or both."""
 
     codes: Tensor | None
     floats: Tensor | None
