@@ -84,7 +84,9 @@ def llama_server(program: str, model: str) -> Iterator[str]:
     """Run llama-server with a model until the block ends; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen([program, "-m", model, "--port", str(port), "--jinja"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [program, "-m", model, "--port", str(port), "--jinja"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     url, until = f"http://127.0.0.1:{port}", time.monotonic() + parts.START_SECONDS
     try:
         while time.monotonic() < until:
