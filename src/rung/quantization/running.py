@@ -242,11 +242,13 @@ def _check_runs_here(card: ModelCard, plan: Plan) -> None:
             code="format-does-not-suit",
         )
     if plan.format != "stored":
-        source = quoted(card.path)
         raise UsageError(
             f"--max-kl counts from the weights of a file; those of {card.name} would be stored anew, in {plan.format}.",
             (),
-            [f"rung quantize {source} model.gguf --max-kl 0.02", f"rung convert {source} model.gguf"],
+            [
+                f"rung quantize {quoted(card.path)} model.gguf --max-kl 0.02",
+                f"rung convert {quoted(card.path)} model.gguf",
+            ],
             code="format-does-not-suit",
         )
 

@@ -42,7 +42,7 @@ class Machines:
         while not self.has_reader and not found.done():
             message = next(self._messages, None)
             if message is None:
-                raise RungError("The server has ended.", code=STAGE_LOST)
+                raise RungError("The server has ended.", code="fleet-stage-lost")
             if isinstance(message, Behind):
                 self.take(message)
         behind = found.result()
@@ -51,6 +51,6 @@ class Machines:
                 "A machine that has layers of the model is lost.",
                 [behind.error],
                 ["rung fleet status   # the nodes that are there"],
-                code=STAGE_LOST,
+                code="fleet-stage-lost",
             )
         return behind.hidden

@@ -93,7 +93,7 @@ def serve(
         bool | None,
         typer.Option(
             "--reasoning/--no-reasoning",
-            help="Whether models think first, where a request does not say; else as their templates have it.",
+            help="Have models think first, or not, where a request does not say; else their templates decide.",
             show_default=False,
         ),
     ] = None,
