@@ -11,7 +11,7 @@ from rung.core.errors import CannotEncode
 from rung.formats import Encoded
 from rung.formats.families import iq4, kquants
 from rung.formats.grids import grid
-from rung.quantization.rounding import Metric, damped, round_weight
+from rung.nn.rounding import Metric, damped, round_weight
 
 FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 #: Those whose scales lie apart from the codes.

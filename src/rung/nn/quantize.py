@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -27,8 +26,6 @@ from rung.nn.quantized.weight import QuantWeight, encode, written_instead
 _SAME = ("FalconLinear",)
 #: Names of output heads, for modules that do not say which layer it is.
 _HEADS = ("lm_head", "embed_out")
-#: What rounds by inputs; it stands above this package.
-_ROUNDING = "rung.quantization.rounding"
 _log = logging.getLogger("rung")
 
 
@@ -108,7 +105,9 @@ def rounding_for(
     listed = list(samples)
     if not listed:
         return lambda target, weight, name: encode(weight, target.format, name)
-    grids, rounding = import_module("rung.formats.grids"), import_module(_ROUNDING)
+    from rung.formats import grids
+    from rung.nn import rounding  # which loads compiled kernels
+
     met = second_moments(module, targets, listed)
 
     def rounded(target: TargetLayer, weight: Tensor, name: str) -> Encoded:
@@ -117,8 +116,7 @@ def rounding_for(
             return encode(weight, target.format, name)
         values = weight.detach().to("cpu", torch.float32).contiguous().numpy()
         metric, threads = rounding.Metric(moments.cpu().numpy()), torch.get_num_threads()
-        found: Encoded = rounding.round_weight(values, target.format, metric, threads, name)
-        return found
+        return rounding.round_weight(values, target.format, metric, threads, name)
 
     return rounded
 
@@ -143,6 +141,23 @@ def second_moments(module: nn.Module, targets: Iterable[TargetLayer], samples: I
 
     linears = {id(each.module): each for each in targets if kind_of(each.module) == "linear"}
     hooks = [each.module.register_forward_pre_hook(add, with_kwargs=True) for each in linears.values()]
+    try:
+        _call_in_evaluation(module, samples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for key, moments in sums.items():
+        if not bool(torch.isfinite(moments).all()):
+            raise CannotEncode(
+                f"What {linears[key].name or 'the layer'} meets of the samples holds NaN or Inf",
+                [f"{counts[key]} inputs"],
+                ["leave out samples"],
+            )
+    return {key: moments / counts[key] for key, moments in sums.items()}
+
+
+def _call_in_evaluation(module: nn.Module, samples: Iterable[Any]) -> None:
+    """Call a module with samples as in evaluation, and leave its modes as they are."""
     modes = [(each, each.training) for each in module.modules()]
     module.eval()
     try:
@@ -153,18 +168,8 @@ def second_moments(module: nn.Module, targets: Iterable[TargetLayer], samples: I
                 else:
                     module(*(sample if isinstance(sample, tuple) else (sample,)))
     finally:
-        for hook in hooks:
-            hook.remove()
         for each, training in modes:
             each.training = training
-    for key, moments in sums.items():
-        if not bool(torch.isfinite(moments).all()):
-            raise CannotEncode(
-                f"What {linears[key].name or 'the layer'} meets of the samples holds NaN or Inf",
-                [f"{counts[key]} inputs"],
-                ["leave out samples"],
-            )
-    return {key: moments / counts[key] for key, moments in sums.items()}
 
 
 def target_layers(module: nn.Module, choice: Choice) -> list[TargetLayer]:

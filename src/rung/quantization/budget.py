@@ -29,9 +29,9 @@ from rung.formats.codec import Floats
 from rung.formats.grids import has_grid
 from rung.models.card import ModelCard, Tensor
 from rung.models.reader import Reader
+from rung.nn.rounding import Metric, round_weight
 from rung.quantization.divergence import Reference
 from rung.quantization.network import Override
-from rung.quantization.rounding import Metric, round_weight
 from rung.quantization.statistics import Statistics
 
 if TYPE_CHECKING:
