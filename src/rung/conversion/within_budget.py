@@ -148,7 +148,7 @@ def budgeted(
     """
     if budget.format is not None:
         job = quantizing(found.card, kind, budget.format, keep, found.rounder.takes)
-        return replace(job, rounder=found.rounder, pairs=(*job.pairs, *_metadata(found, job, None))), None
+        return replace(job, rounder=found.rounder, pairs=(*_metadata(found, job, None), *job.pairs)), None
     options = _with_kept(found, keep, kind)
     _check_room(found, options, budget, kind)
     room: int | None = budget.size
@@ -254,11 +254,14 @@ def _job(found: Calibration, choice: Choice, kind: str) -> Job:
         sizes[fmt.name] = sizes.get(fmt.name, 0) + fmt.bytes(by_role[role].shape)
     job = quantizing(found.card, kind, max(sizes, key=lambda name: sizes[name]), choice.formats, found.rounder.takes)
     steps = tuple(replace(step, reason="budget") if step.reason.startswith("--keep") else step for step in job.steps)
-    return replace(job, steps=steps, pairs=(*job.pairs, *_metadata(found, job, choice.divergence)))
+    return replace(job, steps=steps, pairs=(*_metadata(found, job, choice.divergence), *job.pairs))
 
 
 def _metadata(found: Calibration, job: Job, expected: float | None) -> list[bytes]:
-    """Return the metadata of a budget for a GGUF file, with NaN in the place of each measure that is made later."""
+    """Return the metadata of a budget for a GGUF file, with NaN in the place of each measure that is made later.
+
+    They come first in the file, where ``rung list`` finds them without reading a vocabulary.
+    """
     if not job.single:
         return []
     facts = {"text": found.name, "text_sha256": found.digest} | ({} if expected is None else {"expected_kl": expected})

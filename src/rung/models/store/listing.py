@@ -17,8 +17,8 @@ from rung.models.card import ModelCard
 from rung.models.store import elsewhere, folder
 from rung.models.store.starters import Starter, starters
 
-#: Bytes at the beginning of a file that its metadata are looked for in, and the key of a KL before its float32.
-_HEAD = 1 << 24
+#: Bytes at the beginning of a file that have the metadata of a budget, and the key of a KL before its float32.
+_HEAD = 1 << 12
 _MEASURED = struct.pack("<Q", 29) + b"rung.quantization.measured_kl" + struct.pack("<I", 6)
 
 
@@ -78,7 +78,7 @@ def inventory() -> Inventory:
 
 
 def _measured(path: Path) -> str:
-    """Return ``KL 0.012`` of a GGUF file whose metadata tell it, found without reading a vocabulary; else nothing."""
+    """Return ``KL 0.012`` of a GGUF file whose first metadata tell it; else nothing."""
     if path.suffix != ".gguf" and not path.name.startswith("sha256"):
         return ""
     try:
