@@ -7,11 +7,13 @@ Batches come to every machine in one order, so a block that was given back may b
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from rung.core.errors import RungError
 from rung.engine.scheduling.scheduler import Part, SampleRows, Scheduler, takes_part
 from rung.engine.scheduling.sequence import Sequence
 from rung.formats.codec import Floats
@@ -47,10 +49,8 @@ class PipelineScheduler(Scheduler):
     def _mend(self) -> None:
         """Forget steps that are under way: what they compute is computed again."""
         while self._flights:
-            try:
+            with contextlib.suppress(RungError):  # of a machine that is lost, which the first of them told
                 self._flights.popleft().finish()  # nothing is written any more behind the next step
-            except Exception:
-                continue
         self._flying.clear()
         super()._mend()
 
