@@ -47,12 +47,18 @@ class PipelineScheduler(Scheduler):
         return [each for each in everybody if each not in self._flying][:share]
 
     def _mend(self) -> None:
-        """Forget steps that are under way: what they compute is computed again."""
+        """Forget steps that are under way, and all that was computed.
+
+        Of a batch that failed nobody knows which machines have written its keys and values, and copied its blocks.
+        """
         while self._flights:
             with contextlib.suppress(RungError):  # of a machine that is lost, which the first of them told
                 self._flights.popleft().finish()  # nothing is written any more behind the next step
         self._flying.clear()
         super()._mend()
+        for sequence in list(self._running):
+            self._preempt(sequence)
+        self._pipe.prefixes.clear()
 
     def _step(self) -> bool:
         """Give caches to those who wait, send what can be computed, and take what the oldest step gave."""
