@@ -121,6 +121,8 @@ class FleetPool:
         #: Models that are divided over nodes, and those nodes among which one could not be.
         self._divided: dict[str, DividedModel] = {}
         self._tried: dict[str, frozenset[str]] = {}
+        #: What divides a model now, or did last: weights are read meanwhile, and nodes are watched.
+        self._dividing: dict[str, asyncio.Task[None]] = {}
         #: Models that were divided, are not any more, and could not be divided again yet.
         self._again: set[str] = set()
         self._rates: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
@@ -172,7 +174,7 @@ class FleetPool:
 
     async def stop(self) -> None:
         """End what watches the nodes."""
-        tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._rates.values()]
+        tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._rates.values(), *self._dividing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -203,8 +205,11 @@ class FleetPool:
             await asyncio.to_thread(self._deploy)
             await asyncio.gather(*(self._look_at(node) for node in self._nodes))
             for model, engine in self.engines.items():
-                if not engine.is_ready:
-                    await self._divide(model, engine)
+                dividing = self._dividing.get(model)
+                if dividing is not None and dividing.done():
+                    dividing.result()
+                if not engine.is_ready and (dividing is None or dividing.done()):
+                    self._dividing[model] = asyncio.create_task(self._divide(model, engine))
             await asyncio.sleep(_LOOK)
 
     def _class_of(self, node: str) -> str:
@@ -244,6 +249,8 @@ class FleetPool:
                 if divided.first == node and not divided.is_whole(self._nodes):
                     engine.lose(node)
                 continue  # a node that leaves lets answers end, and then has no more
+            if model in self._again:
+                continue  # the replica still has layers whose others have ended
             if state.model is not None:
                 state = await self._with_rates(deployment, engine, state)
             self._states[key] = state
