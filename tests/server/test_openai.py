@@ -246,19 +246,24 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(server, model):
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_an_answer_ends_with_its_client(server, endless, streams):
-    """Within a step or a few: an answer to its end would take the whole context."""
+    """Within a step or a few: an answer to its end would take the whole context. On a busy machine some may come to it
+    before the client goes, so there are a few tries."""
     options = {"prompt": "the", "max_tokens": 480, "n": 8, "temperature": 1, "logit_bias": endless}
     body = json.dumps({**options, "stream": streams}).encode()
-    before = server.metric("rung_tokens_predicted_total")
-    with socket.create_connection(("127.0.0.1", server.port)) as client:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        client.sendall(head.encode() + body)
-        until = time.monotonic() + 10
-        while not server.metric("rung_requests_processing"):
-            assert time.monotonic() < until
-    server.wait_idle()
-    # on a busy machine some may have ended by themselves before the client went
-    assert server.metric("rung_tokens_predicted_total") - before < 8 * 480
+    ended = 1.0
+    for _ in range(5):
+        before = server.metric("rung_tokens_predicted_total")
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            until = time.monotonic() + 10
+            while not server.metric("rung_requests_processing"):
+                assert time.monotonic() < until
+        server.wait_idle()
+        ended = server.metric("rung_tokens_predicted_total") - before
+        if ended == 0:
+            break
+    assert ended == 0
 
 
 def read_events(content: bytes) -> tuple[str, list[dict]]:
