@@ -34,7 +34,7 @@ class Step(Protocol):
         """Bind weights to the memory of caches."""
 
     def apply(self, state: Any, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] of a batch."""
+        """Return logits [outputs, vocabulary] of a batch."""
 
     def look_ahead(self, state: Any) -> int:
         """See there."""

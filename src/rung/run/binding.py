@@ -499,7 +499,7 @@ class Step:
         return ()
 
     def apply(self, state: Step, batch: Sequence[Any]) -> Floats:
-        """Return logits [wanted, vocabulary] of a batch of ``SequenceRows``."""
+        """Return logits [outputs, vocabulary] of a batch of ``SequenceRows``."""
         try:
             result: Floats = self._implementation.apply(self._state, batch)
             return result

@@ -70,7 +70,7 @@ def part_of(card: ModelCard, first: int, last: int) -> ModelCard:
 
 
 def pack(batch: Sequence[SequenceRows], copies: Sequence[tuple[int, int, int]]) -> bytes:
-    """Return the words of a batch that a stage needs beside hidden states: int64 in little endian."""
+    """Return a batch without its hidden states, as a stage reads it: int64 words in little endian."""
     words = [len(batch), len(copies)]
     for each in batch:
         assert isinstance(each.cache, Cache)
@@ -126,7 +126,7 @@ class Stage:
 
     @property
     def same_bytes(self) -> bool:
-        """Return whether a row's hidden states do not depend on what is computed beside it."""
+        """Return whether a row's hidden states do not depend on the other rows of a batch."""
         return bool(self._rung.same_bytes(self._state))
 
     def compute(self, batch: bytes, hidden: bytes) -> bytes:
@@ -232,7 +232,7 @@ class SplitStep:
         return ()
 
     def apply(self, state: Any, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] of a batch."""
+        """Return logits [outputs, vocabulary] of a batch."""
         return self.submit(state, batch)()
 
     def submit(self, state: Any, batch: Sequence[SequenceRows]) -> Callable[[], Floats]:

@@ -25,7 +25,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.request import most_memory, parse_memory
 from rung.planning.solve import contexts_of
 
-#: Bytes that a process of Ray takes beside what a plan counts, and those of requests on the first node.
+#: Bytes that a process of Ray takes in addition to its plan, and those of requests on the first node.
 _RAY_BYTES, _REQUEST_BYTES = 128 * 2**20, 64 * 2**20
 #: Times that the slowest part is made shorter by half of what is left.
 _HALVINGS = 40
@@ -149,7 +149,7 @@ class _Dividing:
         low, high = first, self._layers
         while low < high:
             middle = (low + high + 1) // 2
-            if self._plan(number, first, middle).placements[0].memory.most <= self._budgets[number] - _beside(first):
+            if self._plan(number, first, middle).placements[0].memory.most <= self._budgets[number] - _overhead(first):
                 low = middle
             else:
                 high = middle - 1
@@ -165,12 +165,12 @@ class _Dividing:
         plan = self._plan(number, first, last)
         share = -(-(self._options.get("parallel") or 1) // len(self._nodes))
         group, one = (self._plan(number, first, last, parallel) for parallel in (share, 1))
-        memory = plan.placements[0].memory.most + _beside(first)
+        memory = plan.placements[0].memory.most + _overhead(first)
         return Part(self._nodes[number][0], first, last, memory, group.decode_rate, one.decode_rate, one.prefill_rate)
 
 
-def _beside(first: int) -> int:
-    """Return the bytes that a process takes beside its plan."""
+def _overhead(first: int) -> int:
+    """Return the bytes that a process takes in addition to its plan."""
     return _REQUEST_BYTES if first == 0 else _RAY_BYTES
 
 

@@ -3,13 +3,13 @@
 Contract of every rung's ``impl`` object::
 
     prepare(weights: Weights, pool: Pool, *, threads: int) -> State
-    apply(state, batch: Sequence[SequenceRows]) -> float32 array [wanted, vocabulary]
+    apply(state, batch: Sequence[SequenceRows]) -> float32 array [outputs, vocabulary]
     rows_without_torch(state) -> int | None
     same_bytes(state) -> bool
     look_ahead(state) -> int
     embed(state, batch) -> float32 array [rows, hidden]
     through(state, batch, hidden) -> float32 array [rows, hidden]
-    head(state, batch, hidden) -> float32 array [wanted, vocabulary]
+    head(state, batch, hidden) -> float32 array [outputs, vocabulary]
     choose(state, rows: SequenceRows, settings: Sequence[Row]) -> list of up to len(settings) tokens
     block: int
 

@@ -49,7 +49,7 @@ def positions(batch: Sequence[SequenceRows]) -> Words:
 
 
 def logit_rows(batch: Sequence[SequenceRows]) -> list[int]:
-    """Return the rows of which logits are wanted."""
+    """Return the rows whose logits are requested: the outputs of a batch."""
     found: list[int] = []
     end = 0
     for each in batch:

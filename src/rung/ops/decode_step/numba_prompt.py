@@ -45,7 +45,7 @@ class PromptReader:
             self._caches.append(cache_words(layout, pool.dtype, shape.head_dim, layer.window, self._floats))
 
     def read(self, batch: Sequence[SequenceRows]) -> Floats:
-        """Return the wanted logits [wanted, vocabulary] of a batch; write the caches."""
+        """Return the requested logits [outputs, vocabulary] of a batch; write the caches."""
         return self.head(batch, self.through(batch, self.embed(batch)))
 
     def embed(self, batch: Sequence[SequenceRows]) -> Floats:
@@ -66,8 +66,8 @@ class PromptReader:
         return hidden
 
     def head(self, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
-        """Return the wanted logits [wanted, vocabulary] of hidden states [rows, hidden] behind the last layer, and
-        write the wanted states."""
+        """Return the requested logits [outputs, vocabulary] of hidden states [rows, hidden] behind the last layer, and
+        write the requested states."""
         self.write_states(batch, hidden)
         with_logits = logit_rows(batch)
         if not with_logits:

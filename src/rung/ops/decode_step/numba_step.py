@@ -163,7 +163,7 @@ class Step:
         return 0
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] f32; they lie in memory that the next call writes to."""
+        """Return logits [outputs, vocabulary] f32; they lie in memory that the next call writes to."""
         count = sum(len(each.tokens) for each in batch)
         wants_states = any(each.states is not None for each in batch)
         if wants_states or (count > 1 and (count > MOST_ROWS or state.one_by_one)):
@@ -201,14 +201,14 @@ class Step:
         return state.reader.add_and_norm(states, added, state.weights.layers[-1].mlp_post_norm, None)
 
     def head(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
-        """Return the wanted logits [wanted, vocabulary] of hidden states behind the last layer of the
+        """Return the requested logits [outputs, vocabulary] of hidden states behind the last layer of the
         model."""
-        wanted, most = logit_rows(batch), 1 if state.one_by_one else MOST_ROWS
-        if not wanted or (len(wanted) > most and state.reads_without_torch):
+        outputs, most = logit_rows(batch), 1 if state.one_by_one else MOST_ROWS
+        if not outputs or (len(outputs) > most and state.reads_without_torch):
             return state.reader.head(batch, hidden)
         state.reader.write_states(batch, hidden)
         adapters = [each.adapter for each in batch for _ in each.tokens]
-        parts = [wanted[first : first + most] for first in range(0, len(wanted), most)]
+        parts = [outputs[first : first + most] for first in range(0, len(outputs), most)]
         found = [self._head(state, hidden[part], [adapters[row] for row in part]) for part in parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -233,7 +233,7 @@ class Step:
         return adapters
 
     def _run(self, state: State, batch: Sequence[SequenceRows], count: int) -> None:
-        """Compute the rows with programs: one where logits of every row are wanted, else one for the head alone."""
+        """Compute the rows with programs: one where every row is an output, else one for the head alone."""
         memory, shape = state.memory, state.weights.shape
         tokens = [token for each in batch for token in each.tokens]
         embedded = memory.embedded[:count, : shape.hidden]

@@ -122,7 +122,7 @@ class Step:
         return 0
 
     def apply(self, state: ArrayReader, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] f32."""
+        """Return logits [outputs, vocabulary] f32."""
         return read_each(state, batch)
 
 

@@ -159,7 +159,7 @@ class Adapter(Protocol):
 class SequenceRows(NamedTuple):
     """Tokens of one sequence that a step reads: rows of a batch.
 
-    They stand at ``start`` and on in ``cache``; ``logits`` of the last so many are wanted. Weights are multiplied with
+    They stand at ``start`` and on in ``cache``; logits of the last ``logits`` are outputs. Weights are multiplied with
     what ``adapter`` changes. ``states`` [n, hidden] f32 is where hidden states after the final norm, of the last n
     tokens, are written; None for nowhere.
     """
@@ -173,7 +173,7 @@ class SequenceRows(NamedTuple):
 
 
 def read_each(network: Any, batch: Sequence[SequenceRows]) -> Floats:
-    """Return the wanted logits of a batch from a network, which reads a sequence at a time."""
+    """Return the requested logits of a batch from a network, which reads a sequence at a time."""
     found = []
     for each in batch:
         hidden = network.read(each.tokens, each.cache, each.start, each.adapter)

@@ -33,7 +33,7 @@ class Reference:
         return 0
 
     def apply(self, state: Network, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] f32."""
+        """Return logits [outputs, vocabulary] f32."""
         return read_each(state, batch)
 
 

@@ -79,7 +79,7 @@ _Picture = Annotated[
     str | None,
     typer.Option(
         "--picture",
-        help="Draw the errors by layer into this SVG file; within a budget size against KL, and KL by layer beside it.",
+        help="Draw the errors by layer into this SVG file; within a budget size against KL, and KL by layer apart.",
         show_default=False,
     ),
 ]
@@ -354,8 +354,10 @@ def within(
 def draw(
     picture: str | None, found: Calibration, choice: Choice | None, measured: float | None, written: list[Written]
 ) -> None:
-    """Draw size against KL, and beside it (``-layers.svg``) the KL of each layer as expected and measured; of a named
-    format, for which nothing is chosen, the errors by layer."""
+    """Draw size against KL, and in a second file (``-layers.svg``) the KL of each layer, as expected and as measured.
+
+    Draw the errors by layer of a named format, for which nothing is chosen.
+    """
     from rung.cli.views.quantize import errors_by_layer
     from rung.conversion.within_budget import layers, point, sizes
     from rung.core.files import writing

@@ -259,7 +259,7 @@ class Step:
         return 0
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] f32."""
+        """Return logits [outputs, vocabulary] f32."""
         found = [np.empty((0, state.network.shape.vocabulary), np.float32)]
         for rows in batch:
             if len(rows.tokens) > 1 or rows.adapter is not None or rows.states is not None:

@@ -79,7 +79,7 @@ class Step:
         return [token if token < vocabulary else -1 for token in sure]
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
-        """Return logits [wanted, vocabulary] f32."""
+        """Return logits [outputs, vocabulary] f32."""
         found = [np.empty((0, state.shape.vocabulary), np.float32)]
         for adapter, rows in _passes(batch):
             logits = _pass(state, batch, rows, adapter)
