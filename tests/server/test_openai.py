@@ -244,6 +244,20 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(server, model):
     assert status == 400
 
 
+def test_which_of_two_answers_at_the_end_goes_on_must_be_said(server):
+    messages = [{"role": "user", "content": "hello"}, *[{"role": "assistant", "content": "The"}] * 2]
+    body = {"messages": messages, "max_tokens": 2}
+    status, answer, _ = server.call("/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "messages")
+    assert "add_generation_prompt" in answer["error"]["message"]
+    for choice in ({"add_generation_prompt": True}, {"continue_final_message": True}):
+        assert server.call("/v1/chat/completions", body | choice)[0] == 200
+    status, answer, _ = server.call(
+        "/v1/chat/completions", body | {"add_generation_prompt": True, "continue_final_message": True}
+    )
+    assert (status, answer["error"]["param"]) == (400, "continue_final_message")
+
+
 @pytest.mark.parametrize("streams", [True, False])
 def test_an_answer_ends_with_its_client(server, endless, streams):
     """Within a step or a few: an answer to its end would take the whole context. On a busy machine some may come to it
