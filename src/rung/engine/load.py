@@ -297,6 +297,24 @@ def _importing() -> Iterator[None]:
             gc.enable()
 
 
+def _configure_process(
+    card: ModelCard | EncoderCard | NetworkCard, plan: Plan, devices: Sequence[Device], journal: Journal
+) -> None:
+    """Set memory, level of instructions and threads of this process as a plan has them."""
+    from rung.kernels.cpu import target
+    from rung.run import cpu_level
+
+    if isinstance(card, EncoderCard):
+        process_memory.keep_what_is_freed()  # arrays of a batch are small, and as large in each batch
+    elif plan.packing == "stored" or isinstance(card, NetworkCard):
+        process_memory.keep_heap_whole()
+    for each in devices:
+        cpu_level.adopt(each)
+    note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
+    if note:
+        journal.notes.append(note)
+
+
 def _bind(
     card: ModelCard | EncoderCard | NetworkCard,
     plan: Plan,
@@ -312,18 +330,7 @@ def _bind(
     again: Callable[..., tuple[Plan, tuple[Device, ...]]],
 ) -> Model:
     """Bind a plan; ``again`` plans for the processor, where a model of a GPU goes on when that fails."""
-    from rung.kernels.cpu import target
-    from rung.run import cpu_level
-
-    if isinstance(card, EncoderCard):
-        process_memory.keep_what_is_freed()  # arrays of a batch are small, and as large in each batch
-    elif plan.packing == "stored" or isinstance(card, NetworkCard):
-        process_memory.keep_heap_whole()
-    for each in devices:
-        cpu_level.adopt(each)
-    note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
-    if note:
-        journal.notes.append(note)
+    _configure_process(card, plan, devices, journal)
     if isinstance(card, NetworkCard):
         return _bind_network(card, plan, devices, journal, changes)
     if isinstance(card, EncoderCard):

@@ -176,11 +176,12 @@ class BlockPool:
         both = 2 * self.heads * head
         keys = [(layer.window, device) for layer, device in zip(shape.layers, devices, strict=True)]
         self._names = list(dict.fromkeys(keys))
-        self._layers, counts = [], [0] * len(self._names)
-        for key in keys[first:last]:
-            group = self._names.index(key)
-            self._layers.append(LayerLayout(group, counts[group] * both, self.heads * head, head, row))
-            counts[group] += 1
+        numbers = [self._names.index(key) for key in keys[first:last]]
+        counts = [numbers.count(group) for group in range(len(self._names))]
+        self._layers = [
+            LayerLayout(group, numbers[:at].count(group) * both, self.heads * head, head, row)
+            for at, group in enumerate(numbers)
+        ]
         self.per_sequence = -(-context // self.block)
         self.members = []
         for (window, device), layers in zip(self._names, counts, strict=True):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rung.fleet.work.pieces import Encoders
     from rung.models.card import ModelCard
     from rung.quantization.budget import Choice
+    from rung.quantization.divergence import Measured
 
 Source = Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, or a hub name.", metavar="SRC")]
 Target = Annotated[str, typer.Argument(help="FILE.gguf, or a folder that is to be made.", metavar="DST")]
@@ -314,11 +315,9 @@ def within(
     from rung.cli.views.output import note, print_json
     from rung.cli.views.progress import bar
     from rung.cli.views.quantize import as_json, measured_lines, planned_line, speed_lines
-    from rung.conversion.within_budget import Calibration, budgeted, record, without_verdict
+    from rung.conversion.within_budget import Calibration, budgeted
     from rung.engine import process_memory
     from rung.kernels.cpu import target as level
-    from rung.models import open_card
-    from rung.quantization.divergence import Reference
 
     process_memory.need_software(what="judging a model by a text")
     count = process_memory.threads(threads)
@@ -334,12 +333,7 @@ def within(
             print(planned_line(expected), *speed_lines(expected), sep="\n")
         draw(picture, found, choice, None, [])
         return
-    unjudged = without_verdict(Path(target))
-    written, seconds = done(job, str(unjudged), threads, quiet or json)
-    measured = Reference(card, found.held_out).compare(open_card(unjudged), kinds=found.kinds)
-    if job.single:
-        record(job, unjudged, measured)
-    unjudged.rename(target)
+    written, seconds, measured = _judged(job, found, target, threads, quiet or json)
     draw(picture, found, choice, measured.divergence, written)
     if json:
         print_json(as_json(job, written, seconds, target) | expected | {"measured": measured.to_json()})
@@ -349,6 +343,23 @@ def within(
         print(*measured_lines(expected["expected_kl"], measured), *speed_lines(expected), sep="\n")
     if budget.max_kl is not None and measured.divergence > budget.max_kl:
         note(f"the KL is above --max-kl {budget.max_kl:g} on the part of the text that nothing was chosen by")
+
+
+def _judged(
+    job: Job, found: Calibration, target: str, threads: int | None, quiet: bool
+) -> tuple[list[Written], float, Measured]:
+    """Write the result of a job, and judge it before it has its name; return also the seconds of writing."""
+    from rung.conversion.within_budget import record, without_verdict
+    from rung.models import open_card
+    from rung.quantization.divergence import Reference
+
+    unjudged = without_verdict(Path(target))
+    written, seconds = done(job, str(unjudged), threads, quiet)
+    measured = Reference(found.card, found.held_out).compare(open_card(unjudged), kinds=found.kinds)
+    if job.single:
+        record(job, unjudged, measured)
+    unjudged.rename(target)
+    return written, seconds, measured
 
 
 def draw(
