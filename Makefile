@@ -44,7 +44,7 @@ accept-webgpu: $(VENV)/dev.done
 
 # twice as long as make test; coverage-html has every line
 coverage: $(VENV)/dev.done
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --cov --cov-report=html; status=$$?; \
+	$(BIN)/python -m pytest -p pytest_cov -m "not slow" -n 2 --dist worksteal --cov --cov-report=html; status=$$?; \
 	  echo "lines covered, in percent: $$($(BIN)/coverage report --format=total)"; exit $$status
 
 # make measure OLD=COMMIT: that commit and this tree in turns; MEASURE='--only adam --repeat 3' are options

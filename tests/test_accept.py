@@ -79,6 +79,7 @@ class _Right:
 RIGHT = _Right()
 
 
+@pytest.mark.slow  # `make accept` runs it whole
 def test_the_suite_as_a_command(tmp_path):
     """Steps down of this processor, in small shapes; ``make accept`` runs all parts."""
     command = [sys.executable, "-m", "benchmarks.accept", "--device", "cpu", "--out", str(tmp_path), "--small"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,13 @@ ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 DENIED = set(re.search(r"`(kitchen [a-z ]+)`", GLOSSARY).group(1).split())
 OPENINGS = re.compile(r"(What|Whether|Of|Those|Who|In which|Lets|Return what)\b")
-TREES = [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / "src/rung").rglob("*.py"))]
+
+
+@functools.cache
+def trees() -> list[tuple[Path, ast.Module]]:
+    """Return the files of the package and what they hold; read where a test asks for it, and once."""
+    paths = sorted((ROOT / "src/rung").rglob("*.py"))
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def words(name: str) -> set[str]:
@@ -44,7 +51,7 @@ def test_no_public_name_has_a_word_of_the_deny_list() -> None:
     assert words("LlamaBesideCPU_held") == {"llama", "beside", "cpu", "held"}
     found = [
         f"{path.relative_to(ROOT)}:{line} {name}"
-        for path, tree in TREES
+        for path, tree in trees()
         for line, name in public_names(tree.body)
         if not name.startswith("_") and words(name) & DENIED
     ]
@@ -55,7 +62,7 @@ def test_docstrings_do_not_open_with_a_question() -> None:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{path.relative_to(ROOT)}: {text[:60]}"
-        for path, tree in TREES
+        for path, tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, kinds) and (text := ast.get_docstring(node) or "") and OPENINGS.match(text)
     ]

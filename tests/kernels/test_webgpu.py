@@ -233,7 +233,8 @@ def test_drawn_tokens_are_those_of_the_processor(adapter, count):
     few += [{"top_k": 30, "top_p": 0.8, "min_p": 0.01}, {"top_p": 0.9, "min_p": 0.2}]
     left = 0
     tried = [({}, row) for row in rows_to_draw_of(count, chance)]
-    tried += [(options, row) for options in few for row in rows_to_draw_of(count, chance)]
+    for number, options in enumerate(few):  # each row with two or three of them
+        tried += [(options, row) for row in list(rows_to_draw_of(count, chance))[number % 3 :: 3]]
     for number, (options, row) in enumerate(tried):
         temperature = float(chance.choice([0.3, 1.0, 1.7]))
         bits = [int(each) for each in chance.integers(0, 2**64, 16, np.uint64)]

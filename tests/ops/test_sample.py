@@ -45,13 +45,13 @@ def bits(allowed: np.ndarray) -> np.ndarray:
 
 def probabilities(values: np.ndarray, row: Row) -> np.ndarray:
     """By transformers' own processors in their order, in float64 from the temperature on."""
-    scores, ids = torch.tensor(values)[None], torch.tensor(row.said[None].astype(np.int64))
+    scores, ids = torch.tensor(values)[None], torch.tensor(row.previous[None].astype(np.int64))
     if len(row.bias_ids):
         named = {(int(token),): float(bias) for token, bias in zip(row.bias_ids, row.bias, strict=True)}
         scores = process.SequenceBiasLogitsProcessor(named)(ids, scores)
     if row.repeat_penalty != 1:
         scores = process.RepetitionPenaltyLogitsProcessor(row.repeat_penalty)(ids, scores)
-    for token, count in zip(row.said, row.counts, strict=True):  # mu[j] - c[j] * frequency - (c[j] > 0) * presence
+    for token, count in zip(row.previous, row.counts, strict=True):  # mu[j] - c[j] * frequency - (c[j] > 0) * presence
         scores[0, token] -= count * row.frequency_penalty + float(count > 0) * row.presence_penalty
     if row.mask is not None:
         allowed = np.flatnonzero(np.unpackbits(row.mask.view(np.uint8), count=len(values), bitorder="little"))
@@ -68,7 +68,7 @@ def probabilities(values: np.ndarray, row: Row) -> np.ndarray:
     return scores.softmax(-1)[0].numpy()
 
 
-SAID = {"said": np.array([3, 7, 0, 11], np.int32), "counts": np.array([0, 1, 4, 2], np.int32)}
+PREVIOUS = {"previous": np.array([3, 7, 0, 11], np.int32), "counts": np.array([0, 1, 4, 2], np.int32)}
 BIAS = {"bias_ids": np.array([5, 3, 99], np.int32), "bias": np.array([4.5, -7, 2], np.float32)}
 MASK = {"mask": bits(np.random.default_rng(3).random(100) < 0.5)}
 SETTINGS: list[dict[str, Any]] = [
@@ -85,11 +85,11 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 2.0, "typical_p": 0.9},
     {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
     {"temperature": 1.3, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "typical_p": 0.7},
-    {"temperature": 1.0, "repeat_penalty": 1.8, **SAID},
-    {"temperature": 1.0, "presence_penalty": 1.5, "frequency_penalty": -0.7, **SAID},
+    {"temperature": 1.0, "repeat_penalty": 1.8, **PREVIOUS},
+    {"temperature": 1.0, "presence_penalty": 1.5, "frequency_penalty": -0.7, **PREVIOUS},
     {"temperature": 1.0, **BIAS},
     {"temperature": 2.0, **MASK},
-    {"temperature": 1.4, "top_k": 12, "repeat_penalty": 0.6, "frequency_penalty": 0.5, **SAID, **BIAS, **MASK},
+    {"temperature": 1.4, "top_k": 12, "repeat_penalty": 0.6, "frequency_penalty": 0.5, **PREVIOUS, **BIAS, **MASK},
 ]
 NAMED = [" ".join(f"{name}={value}" for name, value in each.items() if np.isscalar(value)) for each in SETTINGS]
 
@@ -105,7 +105,7 @@ def steps(sample, values: np.ndarray, settings: dict[str, Any], turns: int) -> n
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMED)
 def test_shares_are_those_of_transformers(sample, settings):
     """Even random numbers meet a token as often as its probability says, to one turn."""
-    values, turns = normal(100), 1000
+    values, turns = normal(100), 400
     wanted = probabilities(values, Row(**settings))
     counts = steps(sample, values, settings, turns)
     assert np.abs(counts - wanted * turns).max() <= 1.001
@@ -115,7 +115,7 @@ def test_shares_are_those_of_transformers(sample, settings):
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMED)
 def test_ties_are_kept_as_transformers_keeps_them(sample, settings):
     """Of equal logits at the edge of top-p as many are kept; which of them no sort of torch promises."""
-    values, turns = np.round(normal(100)), 1000
+    values, turns = np.round(normal(100)), 400
     wanted = probabilities(values, Row(**settings))
     counts = steps(sample, values, settings, turns)
     assert np.abs(np.sort(counts) - np.sort(wanted) * turns).max() <= 2.001
@@ -172,8 +172,8 @@ def random_row(generator: np.random.Generator, size: int) -> Row:
     }
     arrays: dict[str, Any] = {}
     if generator.random() < 0.4:
-        said = np.unique(generator.integers(-1, size + 2, generator.integers(0, 20))).astype(np.int32)
-        arrays |= {"said": said, "counts": generator.integers(0, 3, len(said)).astype(np.int32)}
+        previous = np.unique(generator.integers(-1, size + 2, generator.integers(0, 20))).astype(np.int32)
+        arrays |= {"previous": previous, "counts": generator.integers(0, 3, len(previous)).astype(np.int32)}
     if generator.random() < 0.3:
         ids = np.unique(generator.integers(0, size + 1, generator.integers(0, 10))).astype(np.int32)
         arrays |= {"bias_ids": ids, "bias": normal(len(ids), seed=int(generator.integers(1000)), scale=10)}
@@ -260,7 +260,7 @@ def test_a_row_without_numbers_is_an_error_and_the_others_go_on(sample):
 
 def test_logits_that_a_penalty_makes_infinite_are_an_error(sample):
     values = np.full((1, 100), 3e38, np.float32)
-    rows = [Row(repeat_penalty=1e-3, said=np.array([4], np.int32), counts=np.array([0], np.int32))]
+    rows = [Row(repeat_penalty=1e-3, previous=np.array([4], np.int32), counts=np.array([0], np.int32))]
     assert sample(values, rows) == [Chosen(error="not-numbers")]
 
 

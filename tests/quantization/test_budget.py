@@ -228,7 +228,7 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
     small = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within)[1])
     assert "tokens_per_second" not in small
     gains = []
-    for device in ("p2200", "raspberry pi 5", "7900 xtx"):
+    for device in ("p2200", "raspberry pi 5"):
         fast = json.loads(quantize(capsys, model, tmp_path / "a.gguf", *within, "--for", device)[1])
         assert fast["expected_kl"] <= 0.02
         assert fast["tokens_per_second"] > 0

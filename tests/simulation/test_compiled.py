@@ -24,7 +24,7 @@ from tests.tiny import gguf_vocabulary, tiny_checkpoint
 
 pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
 #: Of the compute capabilities 6.1, 7.0, 7.5 and 8.6, and one of AMD's.
-CARDS = ("p2200", "v100", "t4", "3060", "7900 xtx")
+CARDS = ("p2200", *(pytest.param(name, marks=pytest.mark.slow) for name in ("v100", "t4")), "3060", "7900 xtx")
 OPTIONS = {"max_tokens": 6, "temperature": 0, "raw": True}
 
 
@@ -180,7 +180,13 @@ def test_a_token_is_a_graph_of_five_kernels_a_layer(monkeypatch):
     assert np.allclose(logits["cuda.step"], logits["ref"], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "qwen2", "qwen3", "phi3", "qwen2-iq4_nl", "gemma2-nf4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gemma3_text", "phi3", "qwen2-iq4_nl", "gemma2-nf4"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "qwen2", "qwen3")),
+    ],
+)
 def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
     """Norms behind products, soft caps and windows; biases; norms of q and k; one weight for gate and up; codes that
     index a table, with weights beside them whose codes are integers (the processor rounds all activations)."""

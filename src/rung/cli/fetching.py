@@ -48,7 +48,7 @@ def fetch(
             offline=offline,
             revision=revision,
             progress=progress.update,
-            on_note=lambda said: None if quiet else note(said),
+            on_note=lambda text: None if quiet else note(text),
         )
 
 

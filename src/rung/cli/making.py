@@ -142,16 +142,16 @@ def _pipeline(
 
     reading, denoising, chosen = bar(quiet), bar(quiet, counted=True), device_named(device)
 
-    def said(text: str) -> None:
+    def on_note(text: str) -> None:
         if not quiet:
             note(text)
 
     watcher = Watcher(
         progress=reading.update,
         steps=lambda done, total: denoising.update("denoising", done, total),
-        step=lambda step: said(step_line(step)),
-        note=said,
-        plan=lambda done: said("\n".join(plan_lines(done, chosen))),
+        step=lambda step: on_note(step_line(step)),
+        note=on_note,
+        plan=lambda done: on_note("\n".join(plan_lines(done, chosen))),
     )
     with reading, denoising:
         yield Pipeline(folder, chosen, memory=memory, format=format, watcher=watcher)
@@ -228,7 +228,7 @@ def plan_lines(plan: PhasesPlan, device: Device) -> list[str]:
 
     lines = [f"{device_words(device)} · {plan.memory_words()}"]
     for phase in plan.phases:
-        storage = ", ".join(f"{name} {_slices(way)}" for name, way in phase.held.items())
+        storage = ", ".join(f"{name} {_slices(way)}" for name, way in phase.storage.items())
         lines.append(f"  {phase.name:8}{sized(phase.memory.total):>8}  {storage}")
     return lines
 

@@ -72,10 +72,10 @@ def kind_of(target: Path, requested: str | None) -> str:
     return requested or ("gguf" if named else "rung")
 
 
-def parse_keep(given: Sequence[str]) -> dict[str, Format]:
+def parse_keep(options: Sequence[str]) -> dict[str, Format]:
     """``lm_head=q6_k`` ... as patterns and formats. Raises ``UsageError``, ``UnknownFormat``."""
     found = {}
-    for each in given:
+    for each in options:
         pattern, equals, name = each.partition("=")
         if not equals or not pattern or not name:
             raise UsageError(
@@ -131,8 +131,8 @@ def to_gguf(
             for key, data in gguf_file.raw_pairs(Path(path)).items()
             if key not in _REPLACED and not key.startswith((_OF_SPLITS, _OF_SOURCE))
         )
-        said = {"general.file_type": gguf_keys.file_type(requested), "general.quantization_version": 2}
-        pairs += tuple(pair(key, value) for key, value in said.items())
+        own = {"general.file_type": gguf_keys.file_type(requested), "general.quantization_version": 2}
+        pairs += tuple(pair(key, value) for key, value in own.items())
         steps = tuple(_step(tensor, tensor.name, chosen) for tensor in card.tensors)
         return Job(card, steps, Gguf(), True, folder_config.constants(card), pairs, notes=notes)
     metadata, constants = gguf_keys.keys(card, requested)
@@ -158,8 +158,8 @@ def to_folder(
         steps = tuple(_step(tensor, named[tensor.role], chosen) for tensor in card.tensors)
         config, small = dict(card.metadata), folder_config.copied(Path(card.path))
     else:
-        config, small, said = folder_config.folder_files(card, plain_dtype(card))
-        notes += said
+        config, small, unsaved = folder_config.folder_files(card, plain_dtype(card))
+        notes += unsaved
         named = names.folder_names(card, Settings(config, "config.json"))
         steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=False) for tensor in card.tensors)
     style: Style = {
@@ -386,12 +386,12 @@ def _config_of(kind: str, card: ModelCard, requested: Format | Mixture, steps: S
 
 def _computing(card: ModelCard, steps: Sequence[Step]) -> dict[str, Any]:
     """Return the compute settings of a quantized source, where every weight stays in the format it has."""
-    said = quantization(Settings(card.metadata, "config.json")) or {}
+    own = quantization(Settings(card.metadata, "config.json")) or {}
     if any(step.format.name != step.tensor.format for step in steps):
         return {}
-    if card.quantized == "bitsandbytes" and said.get("load_in_8bit"):
-        return {"threshold": said.get("llm_int8_threshold", OUTLIERS)}
-    return {key: said[key] for key in ("compute_dtype", "threshold") if card.quantized == OWN and key in said}
+    if card.quantized == "bitsandbytes" and own.get("load_in_8bit"):
+        return {"threshold": own.get("llm_int8_threshold", OUTLIERS)}
+    return {key: own[key] for key in ("compute_dtype", "threshold") if card.quantized == OWN and key in own}
 
 
 def _bitsandbytes_config(base: Format, plain: list[str], card: ModelCard) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Scene:
     ids: frozenset[str]
     words: Mapping[str, str]
     text: str
-    said: str
+    excerpt: str
     ending: str
     went_on: bool = False
     named: Sequence[str] = ()
@@ -72,7 +72,7 @@ class Scene:
     @property
     def raised_in_package(self) -> bool:
         """Return whether the last place that a traceback names is in an installed package."""
-        paths: list[str] = re.findall(r'File "([^"\n]+)", line', self.said)
+        paths: list[str] = re.findall(r'File "([^"\n]+)", line', self.excerpt)
         return bool(paths) and re.search(r"(?:site|dist)-packages", paths[-1]) is not None
 
     def about(self, pattern: str) -> bool:
@@ -117,14 +117,14 @@ def scene_of(reading: Reading, facts: Facts) -> Scene:
             words.setdefault(key, value)
     matched = dict.fromkeys(hit.line for hit in reading.hits)
     text = "\n".join([*matched, *reading.about])
-    said = "\n".join(dict.fromkeys([*list(matched)[:_MATCHED], *reading.last]))
+    excerpt = "\n".join(dict.fromkeys([*list(matched)[:_MATCHED], *reading.last]))
     return Scene(
         facts,
         reading.hits,
         frozenset(hit.signature.id for hit in reading.hits),
         words,
         text,
-        said,
+        excerpt,
         "\n".join(reading.last),
         reading.went_on,
         reading.named,

@@ -18,7 +18,7 @@ from rung.diagnosis.fixes.wording import Fix, Speaker
 from rung.diagnosis.logs.reading import Hit, read
 from rung.diagnosis.model.certainty import guessed, limited, vague
 from rung.diagnosis.model.score import probabilities, weights
-from rung.diagnosis.model.words import said_by, votes, words_of
+from rung.diagnosis.model.words import log_words, votes, words_of
 from rung.diagnosis.rules import RULES
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def _speaks(scene: Scene) -> bool:
     ones, nor has a program that went on after all that it met."""
     if scene.hits:
         return not scene.went_on
-    said = votes(said_by(scene))
-    return bool(said) and max(said, key=said.__getitem__) != ""
+    causes = votes(log_words(scene))
+    return bool(causes) and max(causes, key=causes.__getitem__) != ""
 
 
 def rules_of(scene: Scene) -> list[Rule]:

@@ -288,7 +288,7 @@ class _CountedTokens:
         for token in more:
             index = self._places.get(token)
             counts[len(self._tokens) + new.index(token) if index is None else index] += 1
-        return {"said": tokens, "counts": counts}
+        return {"previous": tokens, "counts": counts}
 
 
 def checked_mask(mask: TokenMask, vocabulary: int) -> TokenMask:

@@ -45,12 +45,12 @@ class ReadConfig(QuantizationConfigMixin):
 
     def __init__(self, described: Mapping[str, Any], where: str, weight_formats: Mapping[str, Format]) -> None:
         self.quant_method: Any = Method.RUNG
-        self.described, self.method, self.wanted = dict(described), method_of(described, where), weight_formats
+        self.described, self.method, self.weight_formats = dict(described), method_of(described, where), weight_formats
 
     def quantizer(self, **options: Any) -> Loader:
         """Return the quantizer that transformers loads with."""
         stored = StoredConfig(**{**self.described, "quant_method": self.method})
-        return Loader(stored, method=self.method, weight_formats=self.wanted)
+        return Loader(stored, method=self.method, weight_formats=self.weight_formats)
 
 
 def as_stored(
@@ -185,7 +185,7 @@ def _own(
     module: Any, tensors: Sequence[Tensor], read: Sequence[Found], described: Mapping[str, Any], where: str
 ) -> tuple[Tensor, ...]:
     """The tensors of a folder of rung's own, as the layers hold them that its config asks for; changes the module."""
-    rung_folder.said(described, where)
+    rung_folder.quantization_choice(described, where)
     try:
         QuantizationConfig(**described).quantizer()._process_model_before_weight_loading(module)
     except UsageError as error:

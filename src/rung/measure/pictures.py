@@ -131,8 +131,8 @@ def _mp4(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float, se
     coded = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", chroma, "-movflags", "+faststart"]
     named = ["-metadata", f"comment={json.dumps(settings, ensure_ascii=False)}"]
     command = [ffmpeg(), "-y", "-loglevel", "error", *source, *coded, *named, str(path)]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
         try:
             _feed(process, begin, others)
             process.communicate()
@@ -141,8 +141,8 @@ def _mp4(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float, se
             process.wait()
             raise
         if process.returncode:
-            said.seek(0)
-            words = " ".join(said.read().decode("utf-8", "replace").split())[-300:]
+            errors.seek(0)
+            words = " ".join(errors.read().decode("utf-8", "replace").split())[-300:]
             if os.strerror(errno.ENOSPC) in words:
                 raise OSError(errno.ENOSPC, words)
             raise BadFile(f"ffmpeg could not write frames of {width}x{height}", [words], ["--out x.webp"])

@@ -31,7 +31,7 @@ class Row:
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    said: Ids = field(default_factory=lambda: _NO_IDS)
+    previous: Ids = field(default_factory=lambda: _NO_IDS)
     counts: Ids = field(default_factory=lambda: _NO_IDS)
     bias_ids: Ids = field(default_factory=lambda: _NO_IDS)
     bias: npt.NDArray[np.float32] = field(default_factory=lambda: _NO_BIAS)
@@ -47,7 +47,7 @@ class Row:
     @property
     def changes(self) -> bool:
         """Return whether logits change before one is chosen."""
-        return bool(len(self.said) or len(self.bias_ids) or self.mask is not None)
+        return bool(len(self.previous) or len(self.bias_ids) or self.mask is not None)
 
     @property
     def plain(self) -> bool:

@@ -126,7 +126,7 @@ class _Search:
     """Looks for what is made near to what was asked for. ``known``: numbers of frames with where they stand."""
 
     settings: Settings
-    made: OutputSize
+    output_size: OutputSize
     known: dict[int, str]
     tried: dict[tuple[int | None, Size | None], tuple[int, Size] | None] = field(default_factory=dict)
 
@@ -199,7 +199,7 @@ class _Search:
         """Return the frames and the size that the pipeline makes; None where it refuses."""
         if (frames, size) not in self.tried:
             try:
-                got = self.made(replace(self.settings, frames=frames, size=size))
+                got = self.output_size(replace(self.settings, frames=frames, size=size))
             except (RungError, *_REFUSALS):
                 got = None
             self.tried[frames, size] = got

@@ -60,9 +60,9 @@ def _always(finer: str) -> Rule:
     return lambda position: finer
 
 
-_SPREAD = _when(lambda place: place.spread, "q6_k")
+_SPREAD = _when(lambda tensor: tensor.spread, "q6_k")
 _MIDDLE = _when(lambda p: p.layers // 8 <= p.layer < 7 * p.layers // 8, "iq3_xxs")
-_EARLY = _when(lambda place: place.early, "q5_k")
+_EARLY = _when(lambda tensor: tensor.early, "q5_k")
 _LOW = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m")
 
 

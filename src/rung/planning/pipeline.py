@@ -104,7 +104,7 @@ class PlannedPhase(Value):
     """A phase: how its networks are held, by name, and the memory while it runs."""
 
     name: str
-    held: FrozenDict[NetworkStorage]
+    storage: FrozenDict[NetworkStorage]
     memory: MemoryUse
 
 
@@ -136,7 +136,7 @@ class PhasesPlan(PlanFrame):
 
     def storage(self, network: str) -> NetworkStorage:
         """How a network is held; raises ``KeyError``."""
-        return next(phase.held[network] for phase in self.phases if network in phase.held)
+        return next(phase.storage[network] for phase in self.phases if network in phase.storage)
 
 
 def layer_format(name: str, columns: int) -> Format:
@@ -342,7 +342,7 @@ def _use(
     use = memory_use(weights, subject, device, subject.layers, context, "f16", request.batch, width)
     if way.at_once == inputs:
         return use
-    pictures = COPIES * FLOAT_BYTES["f32"] * subject.shape.made * inputs
+    pictures = COPIES * FLOAT_BYTES["f32"] * subject.shape.outputs * inputs
     return bounded(replace(use, activations=use.activations * way.at_once // inputs + pictures), device)
 
 

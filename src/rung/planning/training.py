@@ -15,7 +15,7 @@ from rung.core.text import did_you_mean
 from rung.core.types import FLOAT_BYTES, YES, Device, MemoryUse, Verdict, no
 from rung.planning.memory import bounded, runtime
 from rung.planning.network_spec import Subject
-from rung.planning.weight_plan import Storage, Weight, is_linear
+from rung.planning.weight_plan import Storage, Weight
 
 WAYS = ("lora", "full")
 #: Bytes of state for each trained weight: moments in f32, or in blocks of 8 bits; factored ones count as nothing.
@@ -95,12 +95,7 @@ def training_use(
 
 def adapter_weights(weights: Iterable[Weight], rank: int) -> int:
     """Weights of adapters of that rank on every linear layer; the embedding and the head have none."""
-    return sum(rank * (w.tensor.shape[-2] + w.tensor.shape[-1]) * _stack(w) for w in weights if is_linear(w.tensor))
-
-
-def _stack(weight: Weight) -> int:
-    """How many matrices a tensor holds: the experts of a layer may lie in one."""
-    return weight.count // (weight.tensor.shape[-2] * weight.tensor.shape[-1])
+    return rank * sum(weight.adapter_row for weight in weights)
 
 
 def activation_bytes(subject: Subject, batch: int, sequence: int, checkpointing: bool, width: int = 2) -> int:

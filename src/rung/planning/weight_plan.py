@@ -57,7 +57,16 @@ class Weight(Value):
         """Bytes that are read to multiply it once: of what is packed, not the stored copy beside it."""
         return min(self.bytes, packed_bytes(self.format, self.tensor.shape)) if self.packing == "r16" else self.bytes
 
-    @property
+    @functools.cached_property
+    def adapter_row(self) -> int:
+        """Number of weights of an adapter of rank 1: 0 where it is no matrix of a layer. The experts of a layer may
+        lie in one tensor, and each has its own."""
+        if not is_linear(self.tensor):
+            return 0
+        rows, columns = self.tensor.shape[-2:]
+        return (rows + columns) * (self.count // (rows * columns))
+
+    @functools.cached_property
     def multiplies(self) -> bool:
         """Return whether it is a matrix, no norm or bias."""
         return len(self.tensor.shape) > 1 and self.tensor.shape[0] > 1

@@ -78,7 +78,7 @@ def by_role(found: Mapping[str, Floats], names: Mapping[str, str], columns: Mapp
 
     Raises ``BadFile`` for data of another model.
     """
-    made = {}
+    importance = {}
     for role, name in names.items():
         if name not in found:
             continue
@@ -88,12 +88,12 @@ def by_role(found: Mapping[str, Floats], names: Mapping[str, str], columns: Mapp
                 f" and they {len(found[name]):,}",
                 code="made-for-another-model",
             )
-        made[role] = found[name]
-    if not made:
+        importance[role] = found[name]
+    if not importance:
         raise BadFile(
             "The importance data are of another model: none of its names is there", code="made-for-another-model"
         )
-    return made
+    return importance
 
 
 def _of_gguf(path: Path) -> dict[str, Floats]:

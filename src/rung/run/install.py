@@ -159,14 +159,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _failed(environment: Environment, arguments: Sequence[str], said: str, state: str) -> SoftwareMissing:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _failed(environment: Environment, arguments: Sequence[str], printed: str, state: str) -> SoftwareMissing:
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "error"))] or lines
-    found = next(((why, way) for pattern, why, way in _FAILURES if re.search(pattern, said, re.IGNORECASE)), None)
+    found = next(((why, way) for pattern, why, way in _FAILURES if re.search(pattern, printed, re.IGNORECASE)), None)
     why, way = found or ("pip failed", "")
     index = arguments[arguments.index("--index-url") + 1] if "--index-url" in arguments else "the index"
     ways = [way.format(python=environment.python)] if way else [f"pip install {' '.join(arguments)}"]
-    system = re.search(r"\[Errno -?\d+\] [^'\")]+", said)
+    system = re.search(r"\[Errno -?\d+\] [^'\")]+", printed)
     facts = [system[0]] if system else [line[:300] for line in errors[-1:]]
     return SoftwareMissing(f"{arguments[0]} was not installed: {why.format(index=index)}.", [*facts, state], ways)
 

@@ -98,7 +98,7 @@ class _Local(threading.local):
     """Hold what each thread has for itself."""
 
     #: Where the Python call that is being served wants its tensors; None: as inputs lie.
-    wanted: Card | Host | None = None
+    target: Card | Host | None = None
     #: The number of the card that is meant where none is named.
     current = 0
     #: The tensor that torch's own ``to`` is at work on.

@@ -66,7 +66,7 @@ def _obey(chat: Chat, text: str, quiet: bool) -> None:
 
 def _turn(chat: Chat, text: str, quiet: bool) -> None:
     """Ask the model and print its answer. A turn without an answer leaves the conversation as it was."""
-    talk, said = chat.talk, ""
+    talk, reply = chat.talk, ""
     try:
         answer = talk.say(text)
         _tell_of_room(chat)
@@ -74,17 +74,17 @@ def _turn(chat: Chat, text: str, quiet: bool) -> None:
             result = show(answer, silent=False)
         except KeyboardInterrupt:
             result = answer.stop()
-        said = result["text"]
+        reply = result["text"]
     finally:
-        if said:
-            talk.add_answer(said)
+        if reply:
+            talk.add_answer(reply)
         else:
             talk.drop_question()
     result["simulated"] = is_simulated(talk.model)
     if chat.statistics:
         chat.print(summary(result))
-    elif not quiet and (end := early_end(result) or ("" if said else "the model says nothing")):
-        chat.print(f"({end})" if said else f"({end}; the question is taken back)")
+    elif not quiet and (end := early_end(result) or ("" if reply else "the model says nothing")):
+        chat.print(f"({end})" if reply else f"({end}; the question is taken back)")
 
 
 def _tell_of_room(chat: Chat) -> None:

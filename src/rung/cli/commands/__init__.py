@@ -133,11 +133,11 @@ def command_line(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _group(name: str, said: str) -> typer.Typer:
+def _group(name: str, summary: str) -> typer.Typer:
     return typer.Typer(
         name=name,
         cls=_Commands,
-        help=said,
+        help=summary,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -61,9 +61,9 @@ class _Trimmed:
         return getattr(self._stream, name)
 
 
-def note(said: str) -> None:
+def note(message: str) -> None:
     """Print sentences on stderr, wrapped at words on a terminal and whole in a pipe; names in them are anybody's."""
-    text = printable(said)
+    text = printable(message)
     if sys.stderr.isatty():
         text = wrapped(text, _end(sys.stderr))
     print(text, file=sys.stderr)

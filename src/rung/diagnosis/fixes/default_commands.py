@@ -79,20 +79,26 @@ class Defaults:
 
     def command(self, label: str) -> str | None:
         """Return the command, None where there is none or the place says it."""
-        said = self.scene.mentions
-        by_size = said.runs or not self.program.torch or self.cause == _HOST
+        mentions = self.scene.mentions
+        by_size = mentions.runs or not self.program.torch or self.cause == _HOST
         if label in _SMALLER and self.cause in _MEMORY and by_size:
             return self._check()
         if label in _IN_CODE and self.program.python:
-            return None if said.location else self._search(_IN_CODE[label])
+            return None if mentions.location else self._search(_IN_CODE[label])
         if label in _IN_CODE or label == "use-other-backend":
             return self._check()
         if label == "build-from-source":
             return self._build()
         if label == "requantize-or-reconvert":
-            return f"rung quantize {said.runs} new.gguf --format q4_k_m" if said.runs else "rung quantize --help"
+            return (
+                f"rung quantize {mentions.runs} new.gguf --format q4_k_m" if mentions.runs else "rung quantize --help"
+            )
         if label in ("fix-gpu-visibility", "change-hardware"):
-            return f"rung check {said.model} --fits" if said.model and label == "change-hardware" else "rung devices"
+            return (
+                f"rung check {mentions.model} --fits"
+                if mentions.model and label == "change-hardware"
+                else "rung devices"
+            )
         if label == "upgrade-driver" and self.maker == "nvidia":
             return "nvidia-smi"
         if label in _SHOWN and self.system != "macos":

@@ -72,8 +72,8 @@ def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
     undone = _OF_OWN_CODE.difference(own) if own and first == own else ()
     certain = dict.fromkeys(first if isinstance(first, Whole) else first[:1], max(found.values()))
     found = certain | {label: chance for label, chance in found.items() if label not in {*certain, *undone}}
-    together = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.said}")}
-    tried = together | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
+    together = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.excerpt}")}
+    tried = together | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.excerpt}")}
     return {label: chance * (_TRIED_HELPS if label in tried else 1) for label, chance in found.items()}
 
 

@@ -141,10 +141,10 @@ def _of_file(file: str, found: Works) -> str:
 
 def _checked(found: Explanation, scene: Scene, device: Device, outline: Outline, runs: Works | None) -> Explanation:
     """The fixes in an order that the memory allows, with a fact that says what it does not."""
-    if scene.mentions.file or re.search(_QUANTIZED, f"{scene.text}\n{scene.said}"):
+    if scene.mentions.file or re.search(_QUANTIZED, f"{scene.text}\n{scene.excerpt}"):
         return found
     commands = tuple(_LOADS[fix.label] for fix in found.fixes if fix.label in _LOADS)
-    full = found.cause == _FULL and not re.search(_TRAINED, f"{scene.text}\n{scene.said}")
+    full = found.cause == _FULL and not re.search(_TRAINED, f"{scene.text}\n{scene.excerpt}")
     if not commands and not full:
         return found
     answer = _answer(outline, device, commands or ("f16",))

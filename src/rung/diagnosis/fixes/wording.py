@@ -105,7 +105,7 @@ class Speaker:
         self._scene, self._cause = scene, cause
         self.program = program_of(scene)
         facts = scene.facts
-        self._around = "\n".join([scene.text, scene.said, facts.stated, facts.gpu.arch if facts.gpu else ""])
+        self._around = "\n".join([scene.text, scene.excerpt, facts.stated, facts.gpu.arch if facts.gpu else ""])
         self._maker = (
             self._scene.vendor
             or ("none" if facts.without_gpu else "")
@@ -177,18 +177,18 @@ class Speaker:
 
     def _named(self, name: str) -> str | None:
         """Return the log's own word for the thing of that name, or None."""
-        said = self._scene.mentions
-        module = said.module or self._module_of_hits() or (TORCH.name if self.program == TORCH else "")
+        mentions = self._scene.mentions
+        module = mentions.module or self._module_of_hits() or (TORCH.name if self.program == TORCH else "")
         found = {
             "module": module.replace("_", "-"),
-            "library": said.library or package(module) if module else "",
+            "library": mentions.library or package(module) if module else "",
             "built": package(module) if compiled(module) and module != "torch" else "",
-            "model": said.model,
-            "hub_model": said.model if "/" in said.model else "",
-            "file": said.file,
-            "image": said.image,
-            "command": said.command,
-            "binary": said.executable,
+            "model": mentions.model,
+            "hub_model": mentions.model if "/" in mentions.model else "",
+            "file": mentions.file,
+            "image": mentions.image,
+            "command": mentions.command,
+            "binary": mentions.executable,
             "llamafile": self._llamafile(),
         }
         return found[name] or None
@@ -199,10 +199,10 @@ class Speaker:
         return next((found[0].lower() for line in lines if (found := NAMED_PACKAGE.search(line))), "")
 
     def _llamafile(self) -> str:
-        said = self._scene.mentions
-        if not said.executable or said.executable.endswith(".llamafile"):
-            return said.executable
-        return f"{said.executable} -m {said.file}" if said.file else ""
+        mentions = self._scene.mentions
+        if not mentions.executable or mentions.executable.endswith(".llamafile"):
+            return mentions.executable
+        return f"{mentions.executable} -m {mentions.file}" if mentions.file else ""
 
     def _holds(self, row: Wording) -> bool:
         return (

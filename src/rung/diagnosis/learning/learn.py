@@ -38,13 +38,13 @@ class Settings:
     """How a table is learned: the penalty on squared weights, the rows a word must be in, the least weight kept."""
 
     penalty: float
-    seen: int
+    min_rows: int
     kept: float
     steps: int
 
 
-CAUSES = Settings(penalty=0.05, seen=2, kept=0.4, steps=60)
-FIXES = Settings(penalty=0.6, seen=4, kept=0.4, steps=60)
+CAUSES = Settings(penalty=0.05, min_rows=2, kept=0.4, steps=60)
+FIXES = Settings(penalty=0.6, min_rows=4, kept=0.4, steps=60)
 #: Of fixes, the penalty on the weights of causes, which count in full in every row, and the least that is kept.
 _BY_CAUSE, _KEPT_BY_CAUSE = 0.02, 0.1
 
@@ -52,7 +52,7 @@ _BY_CAUSE, _KEPT_BY_CAUSE = 0.02, 0.1
 def learn_causes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = CAUSES) -> Learned:
     """Learn the weights of words for causes; the empty label stands for none of them."""
     labels = ["", *sorted({row["cause"] for row in rows} - {"", None})]
-    columns = places_of(words, settings.seen)
+    columns = places_of(words, settings.min_rows)
     targets = np.zeros((len(rows), len(labels)))
     targets[np.arange(len(rows)), [labels.index(row["cause"] or "") for row in rows]] = 1
     there = sparse([_shares(found, columns) for found in words], len(columns))
@@ -66,7 +66,7 @@ def learn_fixes(rows: Sequence[Row], words: Sequence[Words], settings: Settings 
     labeled = [(row, found) for row, found in zip(rows, words, strict=True) if row["cause"] and row.get("fixes")]
     labels = sorted({row.label for row in wordings()})
     causes = sorted({row["cause"] for row, _ in labeled})
-    columns = places_of([found for _, found in labeled], settings.seen)
+    columns = places_of([found for _, found in labeled], settings.min_rows)
     there = sparse(
         [[*_shares(found, columns), (len(columns) + causes.index(row["cause"]), 1.0)] for row, found in labeled],
         len(columns) + len(causes),

@@ -145,7 +145,7 @@ def program_of(scene: Scene) -> Program:
         if _first(hit.line.lower(), among=(TORCH,)):
             torch = True
             break
-    texts = f"{scene.text}\n{scene.said}".lower(), scene.facts.stated.lower()
+    texts = f"{scene.text}\n{scene.excerpt}".lower(), scene.facts.stated.lower()
     torch = torch or any(_first(text, among=(TORCH,)) for text in texts)
     rows = [row for row in PROGRAMS if row.torch or not torch]
     found = next(filter(None, (_first(text, among=rows) for text in texts)), None)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.logs.reading import Hit
 from rung.diagnosis.model.score import tempered
-from rung.diagnosis.model.words import said_by, votes
+from rung.diagnosis.model.words import log_words, votes
 
 ALMOST, PROBABLY, ONE_OF, NOT_SURE = "almost certainly", "probably", "one of two or three", "not sure"
 #: The least confidence of each.
@@ -75,12 +75,12 @@ def guessed(cause: str, share: float, scene: Scene) -> bool:
 
 def _unnamed(cause: str, scene: Scene) -> bool:
     """Return whether a few words, none of them of an error, led to the cause."""
-    said = scene.ending
-    if not said.isascii() or len(said.split()) > _FEW_WORDS:
+    ending = scene.ending
+    if not ending.isascii() or len(ending.split()) > _FEW_WORDS:
         return False
     if any(hit.signature.causes.get(cause, 0) > 0 and not hit.signature.general for hit in scene.hits):
         return False
-    return votes(said_by(scene)).get(cause, -math.inf) < math.log(_SAID)
+    return votes(log_words(scene)).get(cause, -math.inf) < math.log(_SAID)
 
 
 def _bare(scene: Scene) -> bool:

@@ -38,15 +38,15 @@ def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
     """
     ids = {hit.signature.id for hit in scene.hits if not (hit.follows and hit.plain)}  # as ``score`` counts them
     known = (f"#{name}" for name in (*ids, *(rule.id for rule in rules)))
-    return {*said_by(scene), *_cut(scene.facts.stated[:_STATED]), *known, *_facts(scene.facts)}
+    return {*log_words(scene), *_cut(scene.facts.stated[:_STATED]), *known, *_facts(scene.facts)}
 
 
-def said_by(scene: Scene) -> set[str]:
+def log_words(scene: Scene) -> set[str]:
     """The words, pairs of words and parts of names that the log itself says."""
-    said = _FRAME.sub("", unnamed("\n".join(line for line in scene.said.split("\n") if is_text(line))))
-    found = _cut(said)
+    text = _FRAME.sub("", unnamed("\n".join(line for line in scene.excerpt.split("\n") if is_text(line))))
+    found = _cut(text)
     pairs = map(" ".join, itertools.pairwise(found))
-    parts = map(str.lower, _PART.findall(said))
+    parts = map(str.lower, _PART.findall(text))
     return {*found, *pairs, *parts}
 
 

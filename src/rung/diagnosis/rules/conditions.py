@@ -267,7 +267,7 @@ FLOORS = (
 
 def below_floor(scene: Scene) -> bool:
     named = scene.has(*MISSING, "named-symbol")
-    return named and any(scene.below(floor) and words.search(scene.said) for floor, words in FLOORS)
+    return named and any(scene.below(floor) and words.search(scene.excerpt) for floor, words in FLOORS)
 
 
 #: How builds of torch without CUDA are named.
@@ -384,14 +384,14 @@ def in_package(scene: Scene) -> bool:
     """Return whether the last place that a traceback names is in a package of others, of a shortened path too."""
     if scene.raised_in_package:
         return True
-    paths: list[str] = re.findall(r'File "([^"\n]+)"', scene.said)
+    paths: list[str] = re.findall(r'File "([^"\n]+)"', scene.excerpt)
     found = SHORT.match(paths[-1]) if paths else None
     return found is not None and found[1] in PACKAGES
 
 
 def shown(scene: Scene) -> str:
     """Return the kept lines of the log, its last lines, and the facts of the environment."""
-    return f"{scene.text}\n{scene.said}\n{scene.facts.os} {scene.facts.stated}"
+    return f"{scene.text}\n{scene.excerpt}\n{scene.facts.os} {scene.facts.stated}"
 
 
 def says(scene: Scene, pattern: str) -> bool:
@@ -459,5 +459,5 @@ OWN_FILES = re.compile(r"(?:site|dist)-packages|[/\\]torch[/\\]|__init__\.py")
 
 
 def of_torch(scene: Scene) -> bool:
-    half = re.search(r"partially initialized module '(?:torch|numpy)'", scene.said) is not None
-    return half and OWN_FILES.search(scene.said) is None and not in_package(scene)
+    half = re.search(r"partially initialized module '(?:torch|numpy)'", scene.excerpt) is not None
+    return half and OWN_FILES.search(scene.excerpt) is None and not in_package(scene)

@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "int8-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and (s.says(c.INT8) or bool(re.search(r"\b_?igemm", s.said))),
+        lambda s: s.has("cublas-not-supported") and (s.says(c.INT8) or bool(re.search(r"\b_?igemm", s.excerpt))),
         {"int8-matmul-unsupported-gpu": 6, "cuda-toolkit-mismatch": -1, "software-defect": -1},
         "the refused multiplication is in int8",
         "cuBLAS documentation, cublasLtMatmul",
@@ -546,7 +546,7 @@ RULES: tuple[Rule, ...] = (
         lambda s: (
             s.has("package-missing")
             and c.OF_HOST.match(s.words.get("package", "")) is not None
-            and re.search("custom_nodes|extensions", s.said) is not None
+            and re.search("custom_nodes|extensions", s.excerpt) is not None
         ),
         {"package-version-mismatch": 3.2, "not-a-compatibility-problem": -1},
         "an extension asks its program for a module that came, or went, with another version of it",

@@ -143,7 +143,7 @@ def _free(product: Product, architecture: Architecture, total: int, replaced: bo
         # one figure belongs to the size of the row, several to the sizes in their order
         at = product.sizes.index(total) if len(product.shown) == len(product.sizes) else None
         if at is not None:
-            return product.shown[at], "seen on idle cards" if product.seen else "as remembered of idle cards"
+            return product.shown[at], "seen on idle cards" if product.observed else "as remembered of idle cards"
     return int(total * _IDLE[architecture.kind]), f"{_IDLE[architecture.kind]:.1%} of memory, as other cards show"
 
 

@@ -71,7 +71,7 @@ def _product(path: str, row: dict[str, Any]) -> Product:
         dp4a=None,
         units=FrozenDict(cores),
         shown=(round(row["free"] * GB),) if "free" in row else (),
-        seen=True,
+        observed=True,
         pci=(),
         source=path,
         note=row.get("note", ""),

@@ -97,7 +97,7 @@ class Product:
     dp4a: float | None = None
     units: Mapping[str, float] = FrozenDict()
     shown: tuple[int, ...] = ()
-    seen: bool = False
+    observed: bool = False
     pci: tuple[str, ...] = ()
     cores: tuple[Cores, ...] = ()
     caches: Mapping[str, int] = FrozenDict()
@@ -186,7 +186,7 @@ def _product(cells: list[str]) -> Product:
         dp4a=float(dp4a) * 1e12 if dp4a else None,
         units=FrozenDict(_units(units)),
         shown=tuple(int(size) * _MB for size in free.split("/")) if free else (),
-        seen=evidence == "s",
+        observed=evidence == "s",
         pci=tuple(pci.split(",")) if pci else (),
         source=source,
         note=note,

@@ -37,10 +37,10 @@ def _alpha(record, x, y):
 
 
 @triton.jit
-def _unsigned(record, slope, dx, dy, told: tl.constexpr):
+def _unsigned(record, slope, dx, dy, kept: tl.constexpr):
     """The absolute derivatives by the center, or zeros where nobody asked."""
     over, down = tl.zeros_like(slope), tl.zeros_like(slope)
-    if told > _PARTS:
+    if kept > _PARTS:
         xx, xy, yy = tl.load(record + 2), tl.load(record + 3), tl.load(record + 4)
         over, down = tl.abs(slope * (xx * dx + xy * dy)), tl.abs(slope * (xy * dx + yy * dy))
     return over, down
@@ -69,12 +69,12 @@ def composite(records, listed, starts, states, across, width, height):
     # below zero a pixel takes no more: those beyond the edge from the start
     left = tl.where((column < width) & (row < height), zero + 1, zero - 1)
     begin, end = tl.load(starts + tile), tl.load(starts + tile + 1)
-    place = begin
+    slot = begin
     takes = 1
-    while (place < end) & (takes > 0):
-        stop = tl.minimum(place + _TOGETHER, end)
-        while place < stop:
-            record = records + tl.load(listed + place) * _RECORD
+    while (slot < end) & (takes > 0):
+        stop = tl.minimum(slot + _TOGETHER, end)
+        while slot < stop:
+            record = records + tl.load(listed + slot) * _RECORD
             _, alpha, counts, _, _ = _alpha(record, x, y)
             counts = counts & (left > 0)
             after = left * (1 - alpha)
@@ -84,9 +84,9 @@ def composite(records, listed, starts, states, across, width, height):
             green += weight * tl.load(record + 7)
             blue += weight * tl.load(record + 8)
             depth += weight * tl.load(record + 9)
-            last = tl.where(taken, (place - begin + 1).to(tl.float32), last)
+            last = tl.where(taken, (slot - begin + 1).to(tl.float32), last)
             left = tl.where(taken, after, tl.where(counts, -left, left))
-            place += 1
+            slot += 1
         takes = tl.max((left > 0).to(tl.int32), 0)
     state = states + tile.to(tl.int64) * (_STATE * _PIXELS) + pixel
     tl.store(state, red)
@@ -98,11 +98,11 @@ def composite(records, listed, starts, states, across, width, height):
 
 
 @triton.jit
-def blame(records, listed, entries, starts, states, gradients, parts, across, told: tl.constexpr):
+def blame(records, listed, entries, starts, states, gradients, parts, across, kept: tl.constexpr):
     """Takes the splats off again, last first, and writes what each tile tells of each at ``entries``.
 
     ``gradients`` are as the states, of red, green, blue, depth, alpha and nothing; beyond the picture's edge zeros.
-    ``parts`` [listed, told] are zeros before; ``told`` is PARTS or PARTS + UNSIGNED.
+    ``parts`` [listed, kept] are zeros before; ``kept`` is PARTS or PARTS + UNSIGNED.
     """
     tile = tl.program_id(0)
     pixel = tl.arange(0, _PIXELS)
@@ -120,8 +120,8 @@ def blame(records, listed, entries, starts, states, gradients, parts, across, to
     begin = tl.load(starts + tile)
     number = tl.max(last, 0).to(tl.int32)
     while number > 0:
-        place = begin + number - 1
-        record = records + tl.load(listed + place) * _RECORD
+        slot = begin + number - 1
+        record = records + tl.load(listed + slot) * _RECORD
         raw, alpha, counts, dx, dy = _alpha(record, x, y)
         counts = counts & (number.to(tl.float32) <= last)
         before = tl.where(counts, left / (1 - alpha), left)
@@ -135,27 +135,27 @@ def blame(records, listed, entries, starts, states, gradients, parts, across, to
         sums = _sixteen(
             *(slope, slope * dx, slope * dy, slope * dx * dx, slope * dx * dy, slope * dy * dy),
             *(weight * by_red, weight * by_green, weight * by_blue, weight * by_depth),
-            *_unsigned(record, slope, dx, dy, told),
+            *_unsigned(record, slope, dx, dy, kept),
         )
-        part = parts + tl.load(entries + place) * told
-        tl.store(part + field, sums, mask=field < told)
+        part = parts + tl.load(entries + slot) * kept
+        tl.store(part + field, sums, mask=field < kept)
         number -= 1
 
 
 @triton.jit
-def sum_parts(parts, starts, sums, count, told: tl.constexpr, block: tl.constexpr):
-    """Adds the rows of ``parts`` between ``starts`` (int64 [count + 1]) to ``sums`` [count, told], in their order."""
+def sum_parts(parts, starts, sums, count, kept: tl.constexpr, block: tl.constexpr):
+    """Adds the rows of ``parts`` between ``starts`` (int64 [count + 1]) to ``sums`` [count, kept], in their order."""
     index = tl.program_id(0) * block + tl.arange(0, block)
     known = index < count
     begin = tl.load(starts + index, mask=known, other=0)
     rows = tl.load(starts + index + 1, mask=known, other=0) - begin
     field = tl.arange(0, 16)[None, :]
-    own = (field < told) & known[:, None]
+    own = (field < kept) & known[:, None]
     total = tl.zeros((block, 16), tl.float32)
     most = tl.max(rows, 0)
     row = 0
     while row < most:
         there = own & (row < rows)[:, None]
-        total += tl.load(parts + (begin + row)[:, None] * told + field, mask=there, other=0.0)
+        total += tl.load(parts + (begin + row)[:, None] * kept + field, mask=there, other=0.0)
         row += 1
-    tl.store(sums + index[:, None].to(tl.int64) * told + field, total, mask=own)
+    tl.store(sums + index[:, None].to(tl.int64) * kept + field, total, mask=own)

@@ -52,16 +52,16 @@ def joined(
         return _read(by_name[name], files)
 
     if method == checkpoints.OWN:
-        weights, plain = rung_folder.gather(rung_folder.said(config, where), headers, site)
+        weights, plain = rung_folder.gather(rung_folder.quantization_choice(config, where), headers, site)
     else:
         weights, plain = checkpoints.gather(method, config, headers, peek)
     whole = [by_name[header.name] for header in plain]
     if not weights:
         raise BadFile(f"{where} says that the model is quantized with {method}, and no tensor is")
     for weight in weights:
-        stored = FileTensor(weight.name, weight.held.shape, weight.held.format, True, 0, weight.bytes)
+        stored = FileTensor(weight.name, weight.stored.shape, weight.stored.format, True, 0, weight.bytes)
         pieces = tuple(piece_of(part, by_name[name]) for part, name in weight.parts)
-        whole.append(Found("", stored, pieces[0].file, Source(method, weight.held, pieces)))
+        whole.append(Found("", stored, pieces[0].file, Source(method, weight.stored, pieces)))
     return whole
 
 

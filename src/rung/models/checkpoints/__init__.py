@@ -40,13 +40,13 @@ class Weight(Value):
     """A weight of a checkpoint: its ``name`` as an unquantized one would have it, and its parts' names in the files."""
 
     name: str
-    held: StoredWeight
+    stored: StoredWeight
     parts: tuple[tuple[str, str], ...]
 
     @property
     def bytes(self) -> int:
         """Bytes as rung holds it."""
-        return formats.get(self.held.format).bytes(self.held.shape)
+        return formats.get(self.stored.format).bytes(self.stored.shape)
 
 
 def method_of(config: Mapping[str, Any], where: str) -> str:

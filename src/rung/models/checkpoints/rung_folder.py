@@ -39,7 +39,7 @@ class Site:
     outer: bool
 
 
-def said(config: Mapping[str, Any], where: str) -> Choice:
+def quantization_choice(config: Mapping[str, Any], where: str) -> Choice:
     """Read a quantization config. Raises ``BadFile`` for a mapping that is none."""
     settings = Settings(config, f"{where}: quantization_config")
     if unknown := sorted(config.keys() - set(_KEYS)):

@@ -104,7 +104,7 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
         return shape
     scale = _doublings(config)
     pixels = 3 * sizes.height * sizes.width * scale**2 if name == "AutoencoderKL" else 0
-    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs, made=pixels)
+    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs, outputs=pixels)
 
 
 #: Of denoisers that are transformers: whether text goes through the blocks too, and hidden states a token in attention,

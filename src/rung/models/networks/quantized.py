@@ -44,7 +44,7 @@ def stored(tensors: tuple[Tensor, ...], config: Settings, role: str) -> tuple[Te
             raise config.bad("weight_block_size", block, "two whole numbers")
         return tuple(part for tensor in tensors for part in _fp8(tensor, block[0], block[1]))
     if method == OWN and role in GENERATES:
-        return _own(tensors, rung_folder.said(found, config.where))
+        return _own(tensors, rung_folder.quantization_choice(found, config.where))
     raise UnknownArchitecture(
         f"{config.where} is quantized" + (f" with {method[:40]}" if method else ""),
         ["from a configuration alone rung knows how fp8 (in blocks), mxfp4 and its own checkpoints are stored"],

@@ -59,7 +59,7 @@ class Shape(Value):
     alive: int = 0
     in_f32: int = 0
     inputs: int = 1
-    made: int = 0
+    outputs: int = 0
 
     def cached(self, context: int, encoder_tokens: int | None = None) -> int:
         """Numbers that one sequence of ``context`` tokens keeps in all layers' caches.

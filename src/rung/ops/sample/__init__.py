@@ -11,7 +11,7 @@ filters is that of transformers (``GenerationMixin._get_logits_processor``); whe
 formula:
 
 1. ``bias`` is added to the logits of ``bias_ids``.
-2. ``repeat_penalty`` of the tokens ``said`` (each named once): negative logits are multiplied by it, others divided.
+2. ``repeat_penalty`` of ``previous`` tokens (each named once): negative logits are multiplied by it, others divided.
 3. ``frequency_penalty`` times ``counts`` (how often each was said in the answer) is subtracted, and
    ``presence_penalty`` where that is not 0.
 4. ``mask`` forbids the tokens whose bits are 0: uint64 words, bit t % 64 of word t // 64 is that of token t.

@@ -107,7 +107,7 @@ def _record(row: Row, logits: int, top: npt.NDArray[np.int64]) -> tuple[Any, ...
         *(logits, row.inverse, reach),
         *(row.top_k, row.top_p, row.min_p, row.typical_p),
         *(row.repeat_penalty, row.presence_penalty, row.frequency_penalty),
-        *(_address(row.said), _address(row.counts), len(row.said)),
+        *(_address(row.previous), _address(row.counts), len(row.previous)),
         *(_address(row.bias_ids), _address(row.bias), len(row.bias_ids)),
         *(0 if row.mask is None else _address(row.mask), row.random),
         *(-1 if row.top_logprobs is None else len(top), _address(top)),

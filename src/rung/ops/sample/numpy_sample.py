@@ -53,8 +53,8 @@ def _changed(logits: Floats, row: Row) -> Floats:
     out = logits.copy()
     known = (row.bias_ids >= 0) & (row.bias_ids < out.size)
     out[row.bias_ids[known]] += row.bias[known]
-    known = (row.said >= 0) & (row.said < out.size)
-    counted, counts, penalty = row.said[known], row.counts[known], np.float32(row.repeat_penalty)
+    known = (row.previous >= 0) & (row.previous < out.size)
+    counted, counts, penalty = row.previous[known], row.counts[known], np.float32(row.repeat_penalty)
     with np.errstate(over="ignore"):  # what is infinite then is an error of the row
         values = np.where(out[counted] < 0, out[counted] * penalty, out[counted] / penalty)
     out[counted] = values - np.where(counts > 0, counts * row.frequency_penalty + row.presence_penalty, 0.0)

@@ -47,7 +47,7 @@ def _changed(values: Tensor, row: Row) -> Tensor:
     ids, bias = torch.from_numpy(row.bias_ids).long(), torch.from_numpy(row.bias)
     known = (ids >= 0) & (ids < len(out))
     out[ids[known]] += bias[known]
-    counted, counts = torch.from_numpy(row.said).long(), torch.from_numpy(row.counts)
+    counted, counts = torch.from_numpy(row.previous).long(), torch.from_numpy(row.counts)
     known = (counted >= 0) & (counted < len(out))
     counted, counts, penalty = counted[known], counts[known], torch.tensor(row.repeat_penalty)
     score = torch.where(out[counted] < 0, out[counted] * penalty, out[counted] / penalty).double()

@@ -31,13 +31,13 @@ def check(rung: Rung, case: Case, location: str) -> str:
     """Compare every token; rows with a NaN and with an empty mask are refused."""
     generator = np.random.default_rng(SEED)
     logits = generator.standard_normal((_DRAWS, VOCABULARY), dtype=np.float32) * 3
-    said, counts = np.arange(0, VOCABULARY, 7, dtype=np.int32), np.arange(0, VOCABULARY, 7, dtype=np.int32) % 3
+    previous, counts = np.arange(0, VOCABULARY, 7, dtype=np.int32), np.arange(0, VOCABULARY, 7, dtype=np.int32) % 3
     ids, bias = np.arange(5, 90, 5, dtype=np.int32), np.linspace(-4, 8, 17, dtype=np.float32)
     mask = generator.integers(0, 2**63, -(-VOCABULARY // 64), dtype=np.uint64)
     implementation = rung.load()
     state = implementation.prepare(threads=2)
     for settings in _SETTINGS:
-        more: dict[str, Any] = {"said": said, "counts": counts} if "repeat_penalty" in settings else {}
+        more: dict[str, Any] = {"previous": previous, "counts": counts} if "repeat_penalty" in settings else {}
         if settings.get("typical_p"):
             more = {"bias_ids": ids, "bias": bias, "mask": mask}
         rows = [Row(**settings, **more, random=int(each)) for each in generator.integers(0, 2**63, _DRAWS)]
@@ -71,10 +71,10 @@ def _token(logits: npt.NDArray[np.float32], row: Row) -> int:
     """Return the token by the contract's steps."""
     x = logits.astype(np.float64)
     x[row.bias_ids] = (logits[row.bias_ids] + row.bias).astype(np.float64)
-    values = x[row.said].astype(np.float32)
+    values = x[row.previous].astype(np.float32)
     values = np.where(values < 0, values * np.float32(row.repeat_penalty), values / np.float32(row.repeat_penalty))
     less = row.counts * row.frequency_penalty + (row.counts > 0) * row.presence_penalty
-    x[row.said] = (values - less).astype(np.float32)
+    x[row.previous] = (values - less).astype(np.float32)
     if row.mask is not None:
         x[np.unpackbits(row.mask.view(np.uint8), count=len(x), bitorder="little") == 0] = -np.inf
     if row.temperature == 0:

@@ -86,9 +86,9 @@ def _word(choice: Choice) -> str:
     return "slowly" if choice.level == "slow" else "yes"
 
 
-def _split_with_cpu(other: Alternative, context: int = 0, slow_is_said: bool = False) -> str:
+def _split_with_cpu(other: Alternative, context: int = 0, known_slow: bool = False) -> str:
     """An alternative that needs the CPU: ``slowly, half on the CPU with q4_k, 2.1 tokens/s``."""
-    word = "slowly, " if other.choice.level == "slow" and not slow_is_said else ""
+    word = "slowly, " if other.choice.level == "slow" and not known_slow else ""
     return f"{word}{share_words(other.on_cpu)} on the CPU with {_with(other, context)}"
 
 
@@ -114,10 +114,10 @@ def _runs(answer: Answer, best: Choice) -> str:
     return f"{word}, {options}, {_speed(best)}"
 
 
-def _with(other: Alternative, said: int = 0) -> str:
+def _with(other: Alternative, known_context: int = 0) -> str:
     """An alternative; its context where that was not said before."""
     formats = "the stored formats" if other.choice.format == "stored" else other.choice.format
-    context = f" and {count(other.context, 'token')} of context" if other.context != said else ""
+    context = f" and {count(other.context, 'token')} of context" if other.context != known_context else ""
     return f"{formats}{context}, {_speed(other.choice)}"
 
 

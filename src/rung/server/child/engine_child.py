@@ -279,9 +279,9 @@ class EngineChild:
         """Return a factory for the mask of each answer: that of a grammar, else that of an end of reasoning."""
         if message.grammar is not None:
             return partial(self._grammars.mask, self._grammars.compile(message.grammar))
-        wanted = message.reasoning
-        thinks = self._thinks if wanted == ReasoningOptions() else wanted.enabled
-        budget = 0 if thinks is False else wanted.budget
+        options = message.reasoning
+        thinks = self._thinks if options == ReasoningOptions() else options.enabled
+        budget = 0 if thinks is False else options.budget
         if budget is None or not self._model.has_reasoning:
             return lambda: None
         vocabulary = self._model.backend.vocabulary

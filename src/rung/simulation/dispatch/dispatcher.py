@@ -52,7 +52,7 @@ class Dispatch:
             operation = self._operations[call] = Operation(func, defects=bool(world.defects))
         if operation.view:
             return call(*args, **kwargs)
-        target = world.local.wanted
+        target = world.local.target
         if operation.plain and target is None and not kwargs and (found := _alone(world, args)) is not None:
             card, dtype = found
             self._check(operation, card, dtype)

@@ -68,7 +68,7 @@ class Graph:
         lying = [card_of(self.world, value) is not None for value in args if isinstance(value, Tensor)]
         if func._schema.name == "aten::copy_":
             return lying == [False, True]
-        return func._schema.name == "aten::_to_copy" and lying == [True] and self.world.local.wanted is HOST
+        return func._schema.name == "aten::_to_copy" and lying == [True] and self.world.local.target is HOST
 
     def replay(self) -> None:
         """Does it again."""

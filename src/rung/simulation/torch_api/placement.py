@@ -184,8 +184,8 @@ class wanting:  # noqa: N801 (a block: with wanting(...))
         self._local, self._device = world.local, device
 
     def __enter__(self) -> None:
-        self._before = self._local.wanted
-        self._local.wanted = self._device
+        self._before = self._local.target
+        self._local.target = self._device
 
     def __exit__(self, *_: object) -> None:
-        self._local.wanted = self._before
+        self._local.target = self._before

@@ -58,7 +58,7 @@ def photographs_of(source: Path) -> tuple[Path, list[str]]:
 
 
 def reconstruct(
-    source: Path, out: Path, *, max_images: int | None = None, threads: int = -1, note: Note = lambda said: None
+    source: Path, out: Path, *, max_images: int | None = None, threads: int = -1, note: Note = lambda text: None
 ) -> Placed:
     """Makes ``out`` a scene: photographs in ``images``, COLMAP's model in ``sparse/0``. Nothing is downloaded.
 

@@ -55,8 +55,8 @@ def _ffmpeg(path: Path, *arguments: str) -> None:
         raise _bad(path, done.stderr)
 
 
-def _bad(path: Path, said: bytes) -> BadFile:
-    words = said.decode("utf-8", "replace").strip().splitlines()[-3:]
+def _bad(path: Path, errors: bytes) -> BadFile:
+    words = errors.decode("utf-8", "replace").strip().splitlines()[-3:]
     return BadFile(f"{path} is no video that ffmpeg can read.", words, ["convert it to MP4"])
 
 

@@ -66,7 +66,7 @@ class Progress:
 class ProgressListener:
     """Hold who hears: sentences, and how the run stands."""
 
-    note: Callable[[str], None] = lambda said: None
+    note: Callable[[str], None] = lambda text: None
     progress: Callable[[Progress], None] = lambda now: None
 
 

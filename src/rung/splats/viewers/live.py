@@ -71,7 +71,7 @@ class Live:
         if views:  # its pictures are drawn with the window's angle, whatever angle they are asked for
             self._server.initial_camera.fov = _field(views[0])
         self._server.gui.add_markdown(_HELP)
-        self._said = self._server.gui.add_markdown("")
+        self._status = self._server.gui.add_markdown("")
         self._pause = self._server.gui.add_checkbox("pause", False) if training else None
         self._cameras: list[Any] = []
         self._due = 0.0
@@ -92,7 +92,7 @@ class Live:
     def update(self, cloud: Cloud, step: int | None = None) -> None:
         """Shows these splats instead."""
         named = count(len(cloud.means), "splat")
-        self._said.content = named if step is None else f"step {step:,} · {named}"
+        self._status.content = named if step is None else f"step {step:,} · {named}"
         if not len(cloud.means):
             return
         scale = _MEDIAN / max(float(np.median(cloud.scales)), 1e-12)

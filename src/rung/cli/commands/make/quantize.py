@@ -159,7 +159,7 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
             offline=offline,
             revision=revision,
             progress=progress.update,
-            on_note=lambda said: None if quiet else note(said),
+            on_note=lambda text: None if quiet else note(text),
         )
     if there in {Path(card.path).resolve(), *(Path(path).resolve() for path in card.files)}:
         raise UsageError(f"{target} is the source itself", (), ["give the result another name"], code="output-is-input")
@@ -204,18 +204,18 @@ def done(
     from rung.conversion.writing import write
     from rung.engine import process_memory
 
-    def said(text: str) -> None:
+    def on_note(text: str) -> None:
         if not quiet:
             note(text)
 
     for text in job.notes:
-        said(text)
+        on_note(text)
     began = time.monotonic()
     try:
         with bar(quiet) as progress:
-            written = write(job, Path(target), process_memory.threads(threads), progress.update, said, elsewhere)
+            written = write(job, Path(target), process_memory.threads(threads), progress.update, on_note, elsewhere)
     except KeyboardInterrupt:
-        said(f"the same command goes on from here; what is done is kept in {target}.part")
+        on_note(f"the same command goes on from here; what is done is kept in {target}.part")
         raise
     return written, time.monotonic() - began
 

@@ -264,7 +264,7 @@ def _prompt(model: str | None, prompt: str | None, raw: bool, json: bool, quiet:
     command = f"rung run {quoted(model)}"
     if prompt is not None:
         typed = f"{command} {quoted(prompt)}" if prompt.strip() else command
-        text = stdin.join_prompt(prompt, typed, lambda said: None if quiet else note(said))
+        text = stdin.join_prompt(prompt, typed, lambda message: None if quiet else note(message))
     elif stdin.is_terminal() and not json:
         return None
     else:

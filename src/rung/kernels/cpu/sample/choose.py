@@ -29,7 +29,7 @@ _INDEX = {name: index for index, name in enumerate(ROW.names or ())}
 _LOGITS, _INVERSE, _REACH = (_INDEX[name] for name in ("logits", "inverse", "reach"))
 _TOP_K, _TOP_P, _MIN_P, _TYPICAL = (_INDEX[name] for name in ("top_k", "top_p", "min_p", "typical_p"))
 _REPEAT, _PRESENCE, _FREQUENCY = (_INDEX[f"{name}_penalty"] for name in ("repeat", "presence", "frequency"))
-_SAID, _COUNTS, _SAID_COUNT = (_INDEX[name] for name in ("said", "counts", "said_count"))
+_PREVIOUS, _COUNTS, _PREVIOUS_COUNT = (_INDEX[name] for name in ("previous", "counts", "previous_count"))
 _BIAS_IDS, _BIAS, _BIAS_COUNT, _MASK = (_INDEX[name] for name in ("bias_ids", "bias", "bias_count", "mask"))
 _RANDOM, _TOP_COUNT, _TOP_IDS = (_INDEX[name] for name in ("random", "top_count", "top_ids"))
 _TOKEN, _ERROR, _HIGHEST, _TOTAL = (_INDEX[name] for name in ("token", "error", "highest", "total"))
@@ -75,10 +75,10 @@ def _change(record, values, out, vocabulary):
     for i in range(w[_BIAS_COUNT]):
         if 0 <= ids[i] < vocabulary:
             x[ids[i]] += bias[i]
-    said, counts = shorts(w[_SAID]), shorts(w[_COUNTS])
+    previous, counts = shorts(w[_PREVIOUS]), shorts(w[_COUNTS])
     repeat = np.float32(f[_REPEAT])
-    for i in range(w[_SAID_COUNT]):
-        token = said[i]
+    for i in range(w[_PREVIOUS_COUNT]):
+        token = previous[i]
         if 0 <= token < vocabulary:
             value = x[token] * repeat if x[token] < np.float32(0) else x[token] / repeat
             less = counts[i] * f[_FREQUENCY] + f[_PRESENCE] if counts[i] > 0 else 0.0
@@ -251,7 +251,7 @@ def choose_rows(words, thread, threads):
             break
         record = arguments[_RECORDS] + _SIZE * row
         w = numbers(record)
-        values, changes = w[_LOGITS], w[_SAID_COUNT] > 0 or w[_BIAS_COUNT] > 0 or w[_MASK] != 0
+        values, changes = w[_LOGITS], w[_PREVIOUS_COUNT] > 0 or w[_BIAS_COUNT] > 0 or w[_MASK] != 0
         for turn in range(2 if changes else 1):  # logits as they are, then with their changes
             if turn > 0:
                 _change(record, values, changed, vocabulary)

@@ -33,7 +33,7 @@ ROW = np.dtype(
         *[("logits", "<i8"), ("inverse", "<f8"), ("reach", "<f8")],
         *[("top_k", "<i8"), ("top_p", "<f8"), ("min_p", "<f8"), ("typical_p", "<f8")],
         *[("repeat_penalty", "<f8"), ("presence_penalty", "<f8"), ("frequency_penalty", "<f8")],
-        *[("said", "<i8"), ("counts", "<i8"), ("said_count", "<i8")],
+        *[("previous", "<i8"), ("counts", "<i8"), ("previous_count", "<i8")],
         *[("bias_ids", "<i8"), ("bias", "<i8"), ("bias_count", "<i8"), ("mask", "<i8")],
         *[("random", "<u8"), ("top_count", "<i8"), ("top_ids", "<i8")],
         *[("token", "<i8"), ("error", "<i8"), ("highest", "<f8"), ("total", "<i8")],

@@ -32,7 +32,7 @@ def sfm(
     from rung.engine import process_memory
     from rung.splats.scenes.sfm import reconstruct
 
-    notify = (lambda said: None) if quiet else note
+    notify = (lambda text: None) if quiet else note
     found = reconstruct(images, out, max_images=max_images, threads=process_memory.threads(threads), note=notify)
     if json:
         print_json({"scene": str(out), **found._asdict()})
