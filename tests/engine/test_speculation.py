@@ -100,6 +100,16 @@ def test_a_text_that_never_repeats_costs_nothing(clocked):
     assert sum(map(sum, decoder.step.batches)) - 59 <= 1.05 * 200
 
 
+def test_guesses_are_computed_once_they_have_proved_to_pay(clocked):
+    """A program for more rows takes time to build: a guess is only compared at first."""
+    decoder = clocked()
+    each = sequence([1, 2, 3, 4] * 10, 60, context=CONTEXT)
+    run(decoder, each)
+    rows = [sum(batch) for batch in decoder.step.batches[1:]]
+    assert 2 <= next(step for step, count in enumerate(rows) if count > 1) <= 6
+    assert each.guesser.accepted > 20
+
+
 def test_earlier_answers_of_the_owner_are_guessed_from(clocked):
     decoder = clocked(following=None)
     scheduler, steps = scheduling(decoder), []

@@ -20,6 +20,9 @@ _BETWEEN = -1
 _PRIOR, _FADE = (1.0, 1.0), 0.9
 #: How much faster a step must be for more guesses.
 _GAIN = 1.02
+#: Seconds until a program of another number of rows is written and its kernels are loaded, before any was measured; and
+#: the most that counts, as what is compiled once is on disk afterwards.
+_BUILD, _MOST_BUILD = 0.015, 0.05
 #: By how much the time of a step fades with each step of fewer rows.
 _TRY_AGAIN = 0.997
 
@@ -102,15 +105,29 @@ class Guesser:
         #: How often in a row no guess of a draft model paid.
         self.useless = 0
         self.guessed, self.accepted = 0, 0
+        #: Tokens that followed before and were not computed as guesses: they prove what guesses would gain.
+        self.foreseen: list[int] = []
+        self.proved = 0
 
     def guess(self, ids: Sequence[int], most: int) -> list[int]:
         """Return up to ``most`` tokens that may follow ``ids``, which go on from the last call's."""
+        self._prove(ids[self._own.length :])
         self._own.extend(ids[self._own.length :])
         last = ids[-_MATCH:]
         found = self._own.following(last, most)
         if not found and self.history is not None:
             found = self.history.following(last, most)
+        self.foreseen = found
         return found
+
+    def _prove(self, ids: Sequence[int]) -> None:
+        """Learn from tokens that were foreseen, and not computed as guesses."""
+        for token, foreseen in zip(ids, self.foreseen, strict=False):
+            right = token == foreseen
+            self.lookup.note(1, int(right))
+            self.proved += right
+            if not right:
+                break
 
 
 class StepSeconds:
@@ -120,6 +137,8 @@ class StepSeconds:
         self._seconds: dict[int, float] = {}
         self._begun: set[int] = set()
         self._most = most
+        #: How much longer the first step of a number of rows takes.
+        self.build = _BUILD
 
     def note(self, rows: int, seconds: float) -> None:
         """Learn from a step. The first one of so many rows does not count: a program is built for it.
@@ -129,12 +148,18 @@ class StepSeconds:
         if rows > self._most:
             return
         if rows not in self._begun:
+            if (expected := self.of(rows)) is not None:
+                self.build = 0.5 * (self.build + min(max(seconds - expected, 0.0), _MOST_BUILD))
             self._begun.add(rows)
             return
         self._seconds[rows] = 0.7 * self._seconds.get(rows, seconds) + 0.3 * seconds
         for more in self._seconds.keys() - {rows}:
             if more > rows:
                 self._seconds[more] = max(_TRY_AGAIN * self._seconds[more], self._seconds[rows])
+
+    def is_first(self, rows: int) -> bool:
+        """Return whether a step of so many rows would be the first, for which a program is built."""
+        return rows not in self._begun
 
     def of(self, rows: int) -> float | None:
         """Return the expected seconds of a step of so many rows, or None.

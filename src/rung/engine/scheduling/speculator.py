@@ -26,6 +26,8 @@ class Speculator:
         self._seconds = StepSeconds()
         self._histories: dict[str, History] = {}  # by owner
         self._sources: dict[Sequence, Acceptance] = {}  # where the guesses of this step come from
+        self._saved = 0.0  # seconds that right guesses saved or would have, less those of building programs
+        self._token_seconds = 0.0  # of a token of a step without guesses
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence have guesses from earlier answers of its owner."""
@@ -57,9 +59,11 @@ class Speculator:
         """Learn that the first ``accepted`` of the tokens that were guessed of a sequence in this step are right."""
         source, guesser = self._sources.pop(sequence, None), sequence.guesser
         if source is not None and guesser is not None:
+            guesser.foreseen = []
             guesser.guessed += guessed
             guesser.accepted += accepted
             source.note(guessed, accepted)
+            self._saved += accepted * self._token_seconds
 
     def follow(self, read: Many[tuple[Sequence, int]]) -> None:
         """Let a draft model read so many tokens of each sequence, which a step has computed."""
@@ -83,7 +87,9 @@ class Speculator:
             )
             for number in numbers
         ]
-        counts = allocate(self._seconds, len(sequences), candidates, _MOST_ROWS)
+        counts = self._affordable(
+            allocate(self._seconds, len(sequences), candidates, _MOST_ROWS), sequences, candidates
+        )
         drafted: list[tuple[Sequence, int]] = []
         self._sources = {}
         for number, count in zip(numbers, counts, strict=True):
@@ -98,6 +104,25 @@ class Speculator:
             by_sequence = dict(zip((each for each, _ in drafted), self._draft.guess(drafted), strict=True))
             found = [guesses or by_sequence.get(each, []) for each, guesses in zip(sequences, found, strict=True)]
         return found
+
+    def _affordable(self, counts: list[int], sequences: Many[Sequence], candidates: Many[Candidate]) -> list[int]:
+        """Return the counts of guesses, or none where a program would be built for them that has not paid yet.
+
+        An answer of a few tokens ends before the first program for guesses has paid, and many texts never repeat: so
+        guesses are first only compared with what is said. A draft model's cannot be, and are computed.
+        """
+        self._token_seconds = (self._seconds.of(len(sequences)) or 0.0) / max(len(sequences), 1)
+        for guesser in (each.guesser for each in sequences):
+            if guesser is not None:
+                self._saved += guesser.proved * self._token_seconds
+                guesser.proved = 0
+        rows = len(sequences) + sum(counts)
+        if not any(counts) or not self._seconds.is_first(rows) or any(each.seconds for each in candidates):
+            return counts
+        if self._saved < self._seconds.build:
+            return [0] * len(counts)
+        self._saved -= self._seconds.build
+        return counts
 
     def _look(self, sequences: Many[Sequence]) -> tuple[list[list[int]], dict[int, Acceptance]]:
         """Return the guesses for each sequence by prompt lookup, and the acceptance of each sequence that a lookup or a
