@@ -47,8 +47,8 @@ class Fold:
     def use(self) -> None:
         """Let ``rung explain`` answer by these tables."""
         causes, fixes = table(self.causes), table(self.fixes)
-        words._table = lambda: causes
-        helping._table = lambda: fixes
+        words.word_table = lambda: causes
+        helping.fix_table = lambda: fixes
 
 
 def table(learned: Learned) -> words.Table:

@@ -123,7 +123,7 @@ def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatc
     """What is folded says what is piped, where each fact has one line; a name and its size are never parted."""
     asked = ("check", gemma, *CARDS, *asked)
     piped = rung(*asked).out
-    monkeypatch.setattr(output, "_end", lambda: width)
+    monkeypatch.setattr(output, "line_width", lambda: width)
     folded = rung(*asked).out
     assert max(len(line) for line in piped.splitlines()) > width
     assert all(len(line) <= width for line in folded.splitlines() if not COMMAND.search(line))
@@ -134,7 +134,7 @@ def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatc
 
 def test_what_is_piped_or_fits_is_not_folded(monkeypatch):
     assert output.folded("ab  ", "word " * 100) == ["ab  " + "word " * 99 + "word"]
-    monkeypatch.setattr(output, "_end", lambda: 40)
+    monkeypatch.setattr(output, "line_width", lambda: 40)
     assert output.folded("ab  ", "") == ["ab"]
     assert output.folded("ab  ", "x" * 36) == ["ab  " + "x" * 36]
     assert output.folded("ab  ", "some " * 9) == ["ab  " + "some " * 6 + "some", "    some some"]

@@ -132,7 +132,7 @@ REFUSED = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::B
 
 @pytest.mark.parametrize(("options", "advised"), [(["--strict"], True), ([], False)])
 def test_a_program_that_was_helped_in_vain_is_not_told_to_be_helped(capfd, monkeypatch, options, advised):
-    monkeypatch.setattr("rung.cli.afterwards._environment", lambda settings: {"gpu": "Quadro P2200"})
+    monkeypatch.setattr("rung.cli.afterwards.program_environment", lambda settings: {"gpu": "Quadro P2200"})
     settings, command = understood([*options, "--", "sh", "-c", f"echo '{REFUSED}' >&2; exit 1"])
     assert executing.execute(settings, command) == 1
     said = capfd.readouterr().err
@@ -166,7 +166,7 @@ def test_a_temporary_folder_that_is_none_stops_no_program(capfd, monkeypatch, fo
 
 
 def test_where_no_file_can_be_made_the_program_runs_without_notes(capfd, monkeypatch):
-    monkeypatch.setattr(executing, "_file", lambda: "")
+    monkeypatch.setattr(executing, "notes_file", lambda: "")
     assert executing.execute({}, ["sh", "-c", "echo ran"]) == 0
     assert capfd.readouterr().out == "ran\n"
 

@@ -162,7 +162,7 @@ class Grows(io.BytesIO):
 def test_a_file_that_grows_while_it_is_read_is_read_to_its_end():
     from rung.diagnosis.explain import explain_log
 
-    assert explain_log(log._chunks(Grows(b"start\n")), {}).cause == "gpu-out-of-memory"
+    assert explain_log(log.chunks_of(Grows(b"start\n")), {}).cause == "gpu-out-of-memory"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_terms_are_not_accepted_by_enter_alone(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     monkeypatch.setattr(fetching, "on_terminal", lambda: True)
     terms = starters()["gemma3-270m"].terms
-    assert fetching._accept(terms, False) is False
+    assert fetching.accept_terms(terms, False) is False
 
 
 def test_pull_asks_on_a_terminal_and_fetches_nothing_after_a_no(rung, monkeypatch):

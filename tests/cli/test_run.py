@@ -301,7 +301,7 @@ def test_ctrl_c_that_a_library_made_another_error_of_is_ctrl_c(monkeypatch, caps
         except BaseException as error:
             raise ImportError("half imported") from error
 
-    monkeypatch.setattr(app, "_run", run)
+    monkeypatch.setattr(app, "run", run)
     with pytest.raises(SystemExit) as ended:
         app.main(["devices"])
     assert ended.value.code == 130

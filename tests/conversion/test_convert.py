@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rung.cli.app import main
 from rung.conversion.convert import converting
-from rung.conversion.tokenizers.tokenizer_json import _merges, tokenizer_files
+from rung.conversion.tokenizers.tokenizer_json import merge_list, tokenizer_files
 from rung.conversion.writing import write
 from rung.core.errors import BadFile, UnknownArchitecture, UnsafeFile, UsageError
 from rung.models import open_card
@@ -203,7 +203,7 @@ def test_what_is_wrong_is_said_before_a_checkpoint_is_read(tmp_path, capsys):
 def test_a_token_of_a_megabyte_is_cut_only_where_tokens_end():
     """At every character it would take minutes."""
     nothing = SimpleNamespace(metadata={})
-    assert _merges({"a": 0, "aa": 1, "": 2, "ab" * 500_000: 3}, nothing) == [["a", "a"]]
+    assert merge_list({"a": 0, "aa": 1, "": 2, "ab" * 500_000: 3}, nothing) == [["a", "a"]]
 
 
 class Dangerous:

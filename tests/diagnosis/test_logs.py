@@ -54,8 +54,8 @@ def test_a_log_that_repeats_nothing_is_read_to_its_error(monkeypatch):
 
 def test_a_progress_bar_of_many_states_is_read_once(monkeypatch):
     looked = []
-    look = reading._look
-    monkeypatch.setattr(reading, "_look", lambda *given: looked.append(given) or look(*given))
+    look = reading.look_at
+    monkeypatch.setattr(reading, "look_at", lambda *given: looked.append(given) or look(*given))
     bar = b"\r".join(b"%d%%|###| %d/9999 [00:%02d, 3.2it/s]" % (step, step, step % 60) for step in range(5_000))
     found = explain_log([bar + b"\r" + IMAGE.encode() + b"\n"], {"gpu": "RTX 5090"})
     assert (found.cause, len(looked)) == ("build-lacks-new-arch", 2)
@@ -167,7 +167,7 @@ def test_one_line_of_many_megabytes_is_read_at_its_ends():
 def test_what_a_line_says_stands_in_the_order_of_the_rows():
     line = "level_zero: (UR_RESULT_ERROR_DEVICE_LOST), CUDA out of memory, No HIP GPUs are available"
     rows = {signature.id: place for place, signature in enumerate(reading.signatures())}
-    places = [rows[signature.id] for signature, _ in reading._matches(line, reading.Reading())]
+    places = [rows[signature.id] for signature, _ in reading.matches(line, reading.Reading())]
     assert len(places) > 1
     assert places == sorted(places)
 

@@ -72,7 +72,7 @@ def test_votes_are_probabilities_of_causes():
 
 def test_a_few_words_do_not_decide_alone(monkeypatch):
     table = (("", "dtype-mix"), dict.fromkeys("abcd", "1:3"))
-    monkeypatch.setattr("rung.diagnosis.model.words._table", lambda: table)
+    monkeypatch.setattr("rung.diagnosis.model.words.word_table", lambda: table)
     for words in ("a", "abcd"):
         found = votes(words)
         assert found["dtype-mix"] - found[""] == pytest.approx(3 * len(words) / math.sqrt(len(words) + 4))

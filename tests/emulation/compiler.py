@@ -43,7 +43,7 @@ def compile_one(message: bytes) -> None:
 
     kind, function, argument = pickle.loads(message)
     if kind == "kernel":
-        Kernel(function, argument)._compile()
+        Kernel(function, argument).compile()
     else:
         resolve(function).compile(argument)
 

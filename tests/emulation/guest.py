@@ -32,7 +32,7 @@ def install(compiled: Any) -> None:
     """Let kernels of ``rung.kernels.cpu.compiled``, and what Numba keeps on disk, be compiled there."""
     from numba.core import caching, dispatcher
 
-    compile_kernel, compile_function = compiled.Kernel._compile, dispatcher.Dispatcher.compile
+    compile_kernel, compile_function = compiled.Kernel.compile, dispatcher.Dispatcher.compile
 
     def of_kernel(kernel: Any) -> Any:
         if not kernel.on_disk:
@@ -45,4 +45,4 @@ def install(compiled: Any) -> None:
             _ask("function", name, signature)
         return compile_function(self, signature)
 
-    compiled.Kernel._compile, dispatcher.Dispatcher.compile = of_kernel, of_function
+    compiled.Kernel.compile, dispatcher.Dispatcher.compile = of_kernel, of_function

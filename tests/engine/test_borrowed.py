@@ -169,8 +169,8 @@ def test_layers_are_packed_before_the_first_token_and_attend_through_the_ladder(
     network = model.backend.kept.network
     assert network.config._attn_implementation == "rung"
     packed = []
-    bind = binding._bind
-    monkeypatch.setattr(binding, "_bind", lambda state, x: packed.append(state) or bind(state, x))
+    bind = binding.bind
+    monkeypatch.setattr(binding, "bind", lambda state, x: packed.append(state) or bind(state, x))
     SequenceReader(model.backend).prefill([3, 9, 4])
     assert not packed
 

@@ -68,7 +68,7 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
     device, seconds = cpu(), {"narrow": 24 * truth["layer"]}
     chunk = {}
     for name in ("q4_0", "q8_0"):
-        size = importance._weights(name)
+        size = importance.weights_of(name)
         read = chunk[name] = models.reading(name, size, device, 1)
         products = seconds[f"{name} products"] = read.multiplied / truth[name]
         seconds["read"] = products + read.attended / truth["attention"] + read.values * truth["values"]
@@ -79,7 +79,7 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
     size = importance._CACHES["64 1"]
     deeper = 4 * importance.CHUNK * importance._DEPTH * size.layers * size.kv_heads * size.head_dim
     seconds |= {"near many": 0.1, "deep many": 0.1 + deeper / truth["attention"]}
-    found = importance._rates(seconds, device, 1, ("q8_0", "q4_0"))
+    found = importance.rates_of(seconds, device, 1, ("q8_0", "q4_0"))
     assert found["values many"] == pytest.approx(1 / truth["values"])
     assert found["attention many"] == pytest.approx(truth["attention"])
     for name in ("q8_0", "q4_0"):
@@ -106,7 +106,7 @@ def test_what_networks_of_transformers_take_is_told_from_their_linears():
 
 @pytest.mark.parametrize("name", importance.FORMATS)
 def test_a_format_is_measured_with_more_than_caches_hold(name):
-    card = models.card(name, importance._weights(name))
+    card = models.card(name, importance.weights_of(name))
     assert 192e6 <= sum(tensor.bytes for tensor in card.tensors) <= 256e6
 
 
@@ -117,7 +117,7 @@ def test_what_others_disturbed_is_measured_again(monkeypatch):
         monkeypatch.setattr(importance.process_memory, "stolen", total.__next__)
         monkeypatch.setattr(importance.time, "perf_counter", clock.__next__)
         turns = itertools.count(1)
-        assert importance._undisturbed(turns.__next__) == expected
+        assert importance.undisturbed(turns.__next__) == expected
 
 
 def test_what_was_measured_is_remembered_for_this_device(monkeypatch, tmp_path):

@@ -82,7 +82,7 @@ def test_a_card_is_measured_on_the_card(small, monkeypatch):
 
 def test_what_a_queue_of_tiny_products_takes_is_shared_among_them(small):
     one = gpu.Round(detect.devices()[0], 1, lambda text: None, (), False, lambda measure: 6.0)
-    assert one._products("q8_0") == {"q8_0 tiny": 2.0, "q8_0": 6.0, "q8_0 many": 6.0}
+    assert one.product_rates("q8_0") == {"q8_0 tiny": 2.0, "q8_0": 6.0, "q8_0 many": 6.0}
 
 
 def test_the_clock_stops_when_the_device_has_computed_everything(monkeypatch):
@@ -97,9 +97,9 @@ def test_the_clock_stops_when_the_device_has_computed_everything(monkeypatch):
     def work() -> None:
         clock[0] += next(launches)
 
-    monkeypatch.setattr(gpu, "_wait", wait)
+    monkeypatch.setattr(gpu, "synchronize", wait)
     monkeypatch.setattr(gpu.time, "perf_counter", lambda: clock[0])
-    assert one._middle(work) == 1.25
+    assert one.median_seconds(work) == 1.25
 
 
 def test_each_kind_of_device_is_waited_for_in_its_own_way(monkeypatch):
@@ -110,7 +110,7 @@ def test_each_kind_of_device_is_waited_for_in_its_own_way(monkeypatch):
             getattr(torch, kind), "synchronize", lambda *given, kind=kind: waited.append((kind, *given))
         )
     for name in ("cpu", "cuda:1", "xpu:0", "mps"):
-        gpu._wait(torch.device(name))
+        gpu.synchronize(torch.device(name))
     assert waited == [("cuda", torch.device("cuda:1")), ("xpu", torch.device("xpu:0")), ("mps",)]
 
 

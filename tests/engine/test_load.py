@@ -24,7 +24,7 @@ def full(monkeypatch):
                 raise error
             return plan
 
-        monkeypatch.setattr(load, "_bind", bind)
+        monkeypatch.setattr(load, "bind_plan", bind)
         return tried
 
     return arrange

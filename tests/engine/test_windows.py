@@ -224,7 +224,7 @@ def test_more_sequences_than_windows_wait_and_are_answered(small):
 
 def test_a_chunk_without_room_gets_shorter_and_nobody_loses_its_cache(small, monkeypatch):
     scheduler = scheduler_of(small)
-    monkeypatch.setattr(Scheduler, "_preempt", lambda self, each: pytest.fail("a sequence lost its cache"))
+    monkeypatch.setattr(Scheduler, "preempt", lambda self, each: pytest.fail("a sequence lost its cache"))
     others = [sequence([number, *[7] * 20], 20, context=256) for number in (10, 11)]
     long = sequence([5] * 100, 3, context=256)
     for each in (*others, long):

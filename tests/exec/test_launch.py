@@ -255,7 +255,7 @@ def test_notes_of_several_processes_add_up_and_a_full_folder_harms_nothing(tmp_p
         made.step("mm", "cpu", "bfloat16", "float32", "why")
         os._exit(0)
     os.waitpid(process, 0)
-    made._finish()
+    made.finish()
     assert report.read(str(path)) == {("mm", "cpu", "bfloat16", "float32", "why"): 4}
     path.unlink()
     made.step("mm", "cpu", "bfloat16", "float16", "another")

@@ -223,9 +223,7 @@ def test_a_convolution_is_tried_without_cudnn_first(notes, monkeypatch):
     class Op:
         name = staticmethod(lambda: "aten::convolution")
 
-    monkeypatch.setattr(
-        fallbacks, "_ROUTES", {"convolution": fallbacks._convolved(lambda *_: asked.append(_enabled()))}
-    )
+    monkeypatch.setattr(fallbacks, "ROUTES", {"convolution": fallbacks.convolved(lambda *_: asked.append(_enabled()))})
     labels = [(label, way((random(2),), {})) for label, way in ways(Op, torch.float32, algorithms=True)]
     assert [label for label, _ in labels] == ["without cuDNN", "contiguous"]
     assert asked == [False, True]
@@ -244,8 +242,8 @@ def test_a_way_that_another_size_refuses_is_looked_for_again(notes):
         raise RuntimeError(GEMM_EX)
 
     found = [steps.repeat(aten.mm.default, (small, small), {}, RuntimeError(GEMM_EX))]
-    ((key, (label, way, reason)),) = steps._found.items()
-    steps._found[key] = label, lambda given, named: way(given, named) if len(given[0]) == 2 else refuse(), reason
+    ((key, (label, way, reason)),) = steps.found_ways.items()
+    steps.found_ways[key] = label, lambda given, named: way(given, named) if len(given[0]) == 2 else refuse(), reason
     found += [steps.remembered(aten.mm.default, refuse, (x, x), {}) for x in (small, large, large)]
     for one, x in zip(found, (small, small, large, large), strict=True):
         torch.testing.assert_close(one, x @ x)

@@ -55,7 +55,7 @@ def test_the_scale_is_that_of_the_size_where_none_is_said():
 @pytest.mark.parametrize("odd", ["values", "batch"])
 def test_what_the_ladder_does_not_take_is_torchs_and_sees_the_same(odd, monkeypatch):
     """Values of another size than keys (MLA), and several sequences; over more keys than queries."""
-    monkeypatch.setattr(attention, "_climbed", None)
+    monkeypatch.setattr(attention, "climbed", None)
     query, key, value = inputs(3, 8, 4, 4, 32, torch.float32, 16 if odd == "values" else None)
     if odd == "batch":
         query, key, value = (torch.cat([each, each]) for each in (query, key, value))

@@ -130,20 +130,20 @@ def _take_part(words, thread, threads):
 @pytest.mark.parametrize("openmp", [True, False])
 def test_every_thread_takes_part_once(monkeypatch, openmp):
     if not openmp:
-        monkeypatch.setattr(parallel, "_openmp", lambda: None)
+        monkeypatch.setattr(parallel, "openmp", lambda: None)
     seen = np.zeros(3, np.int64)
     parallel.run(ctypes.cast(_take_part, ctypes.c_void_p).value, [0, seen.ctypes.data], 2)
     assert seen.tolist() == [1, 1, 2]
 
 
 def test_openmp_is_looked_for_again_once_torch_has_brought_it(monkeypatch):
-    monkeypatch.setattr(parallel, "_find_openmp", lambda with_torch: with_torch)
+    monkeypatch.setattr(parallel, "find_openmp", lambda with_torch: with_torch)
     with monkeypatch.context() as before:
         before.delitem(sys.modules, "torch", raising=False)
-        assert not parallel._openmp()
+        assert not parallel.openmp()
     import torch  # noqa: F401
 
-    assert parallel._openmp()
+    assert parallel.openmp()
 
 
 def test_openmp_is_torchs_own_where_packages_bring_copies(monkeypatch):
@@ -157,7 +157,7 @@ def test_openmp_is_torchs_own_where_packages_bring_copies(monkeypatch):
     monkeypatch.setattr(parallel.Path, "read_text", lambda path: "".join(f"0-1 r-xp 0 0:0 1 {each}\n" for each in maps))
     monkeypatch.setattr(parallel.ctypes, "CDLL", opened)
     with pytest.raises(OpenedError, match="/torch/lib/"):
-        parallel._find_openmp.__wrapped__(True)
+        parallel.find_openmp.__wrapped__(True)
 
 
 def test_two_processes_that_choose_a_name_at_once_choose_two(tmp_path):

@@ -112,12 +112,12 @@ def test_errors_of_what_is_decoded_elsewhere(name: str, monkeypatch: pytest.Monk
 def test_parts_of_another_size_are_not_read_beyond_their_end() -> None:
     before = formats.encode(weights(4, 256)["normal"], formats.get("bf16"))
     short = Encoded(before.format, (8, 256), before.parts)
-    assert not encoding._takes(short, formats.get("q8_0"))
+    assert not encoding.takes(short, formats.get("q8_0"))
     assert encoding.errors(short, before) is None
 
 
 def test_processors_without_avx2_and_programs_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "_can_compile", lambda: False)
+    monkeypatch.setattr(encoding, "can_compile", lambda: False)
     before = formats.encode(weights(4, 256)["normal"], formats.get("bf16"))
     made = encoding.convert(before, formats.get("q4_k"))
     assert_alike(made, formats.convert(before, formats.get("q4_k")))

@@ -126,7 +126,7 @@ def test_the_grid_outlives_the_kernel_that_reads_it(monkeypatch):
         weakref.finalize(made, freed.append, name)
         return made
 
-    move = packing._move
+    move = packing.move_rows
 
     def watched(*arguments):
         assert not freed
@@ -134,7 +134,7 @@ def test_the_grid_outlives_the_kernel_that_reads_it(monkeypatch):
         freed.clear()
 
     monkeypatch.setattr("rung.kernels.cpu.pack.mapped.grid_codes", fresh)
-    monkeypatch.setattr(packing, "_move", watched)
+    monkeypatch.setattr(packing, "move_rows", watched)
     encoded = weight(formats.get("iq3_s"), 33, 256)
     packed = packing.start(encoded)
     packing.fill(packed, encoded, 0, 33)

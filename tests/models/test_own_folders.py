@@ -15,7 +15,7 @@ from rung.conversion import job
 from rung.conversion.quantize import parse_keep, quantizing
 from rung.conversion.writing import write
 from rung.core.errors import BadFile, ModelNotFound, RungError
-from rung.kernels.cpu.pack.packing import _mapping
+from rung.kernels.cpu.pack.packing import mapping_of
 from rung.models import open_card
 from rung.models.card import ModelCard
 from rung.models.outline import open_outline
@@ -54,7 +54,7 @@ def decoded(card):
             if tensor.source:
                 encoded = reader.read(tensor)
                 assert encoded.nbytes == tensor.bytes
-                assert all(_mapping(part) is not None for part in encoded.parts.values())
+                assert all(mapping_of(part) is not None for part in encoded.parts.values())
                 found[tensor.name.removesuffix(".weight")] = torch.from_numpy(formats.decode(encoded))
     return found
 

@@ -25,11 +25,11 @@ def test_inference():
     gc.collect()  # the states of other tests would go meanwhile
     module, x = layer().eval(), torch.randn(3, 512)
     with torch.no_grad():
-        want, kept = module(x), len(binding._states)
+        want, kept = module(x), len(binding.states)
         fast = compiled(module)
         for _ in range(2):
             assert torch.equal(fast(x), want)
-        assert len(binding._states) == kept
+        assert len(binding.states) == kept
 
 
 def test_training():

@@ -222,9 +222,9 @@ def test_packed_copies_live_as_long_as_their_layer():
     layer, _ = made(NF4)
     with torch.no_grad():
         layer.eval()(some(1, 512))
-    kept = len(binding._states)
+    kept = len(binding.states)
     del layer
-    assert len(binding._states) < kept
+    assert len(binding.states) < kept
 
 
 def test_parts_that_were_cast_behind_the_back_of_the_layer_are_refused():

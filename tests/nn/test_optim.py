@@ -95,8 +95,8 @@ def test_lion_moves_by_signs():
 def test_ademamix_schedules():
     p = nn.Parameter(torch.zeros(8))
     optimizer = AdEMAMix([p], alpha=5.0, t_alpha=10, t_beta3=10, betas=(0.9, 0.999, 0.9999))
-    config = optimizer._config(optimizer.param_groups[0], p)
-    early, late = optimizer._at(1, config), optimizer._at(10, config)
+    config = optimizer.config_of(optimizer.param_groups[0], p)
+    early, late = optimizer.settings_at(1, config), optimizer.settings_at(10, config)
     assert early.alpha == pytest.approx(0.5)
     # the half-life of the slow mean grows evenly from that of the fast one
     half = [math.log(0.5) / math.log(beta) for beta in (0.9, early.betas[2], 0.9999)]

@@ -18,7 +18,7 @@ diffusers = pytest.importorskip("diffusers")
 @pytest.fixture(scope="module")
 def rehearsing(tmp_path_factory):
     """A pipeline of that name that rehearses, whose configurations have been changed like that."""
-    place, cpu = tmp_path_factory.mktemp("asked"), process_memory._processor()
+    place, cpu = tmp_path_factory.mktemp("asked"), process_memory.this_processor()
 
     def made(name, **changes):
         if not (place / name).exists():
@@ -96,7 +96,7 @@ def test_what_is_not_made_as_asked_is_refused(rehearsing, capfd, case):
     with pytest.raises(UsageError) as refused:
         pipeline.rehearse([Settings("a cat", **wish)])
     error = refused.value
-    assert error.cause.startswith(type(pipeline._built).__name__)
+    assert error.cause.startswith(type(pipeline.built).__name__)
     assert said in " ".join(error.facts)
     assert len(error.ways_out) == len(ways)
     assert all(found.startswith(way) for found, way in zip(error.ways_out, ways, strict=True)), error.ways_out
@@ -161,7 +161,7 @@ def test_a_negative_prompt_that_no_encoder_gets_is_told(rehearsing, name, wish, 
     pipeline, notes = rehearsing(name), []
     pipeline.watcher.note = notes.append
     pipeline.rehearse([Settings("a cat", negative="a dog", **wish)] * 2)
-    kind = type(pipeline._built).__name__
+    kind = type(pipeline.built).__name__
     assert notes == ([] if read else [f"--negative is not read: {kind} gives it to no encoder"])
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rung.engine import process_memory
-from rung.pipelines.generate import Pipeline, Settings, _arguments, _frames
+from rung.pipelines.generate import Pipeline, Settings, call_arguments, to_frames
 from tests.tiny_pipelines import saved
 
 diffusers = pytest.importorskip("diffusers")
@@ -28,8 +28,8 @@ def test_other_kinds(name, tmp_path):
     (made,) = Pipeline(folder, cpu, format="f32").make([settings])
     plain = diffusers.DiffusionPipeline.from_pretrained(folder)
     plain.set_progress_bar_config(disable=True)
-    result = plain(**_arguments(plain, settings, None))
-    want = _frames(result.frames if hasattr(result, "frames") else result.images)
+    result = plain(**call_arguments(plain, settings, None))
+    want = to_frames(result.frames if hasattr(result, "frames") else result.images)
     assert made.frames.shape == (settings.frames or 1, settings.size[1], settings.size[0], 3)
     assert want.std() > 5
     assert np.abs(made.frames.astype(int) - want).max() <= 1

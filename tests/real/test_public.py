@@ -126,7 +126,7 @@ def test_system_text_and_one_bos_reach_the_model(demo: Any, monkeypatch: pytest.
     monkeypatch.setattr(demo, "start", lambda ids, goes_on, **options: started.append((ids, goes_on)))
     user = {"role": "user", "content": "hello"}
     for source in (demo.card.chat_template, "{{ bos_token }}{{ messages | tojson }}", "{{ messages | tojson }}"):
-        monkeypatch.setattr(demo, "_template", Template(source, demo.tokenizer.named))
+        monkeypatch.setattr(demo, "template", Template(source, demo.tokenizer.named))
         started.clear()
         demo.generate("hello", system="Be brief.")
         demo.chat([{"role": "system", "content": "Be brief."}, user])

@@ -20,7 +20,7 @@ Q4_K, MXFP4 = formats.get("q4_k"), formats.get("mxfp4")
 def asked(monkeypatch, tmp_path):
     """An empty cache of proofs, and the jobs that children are given."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
-    monkeypatch.setattr(encoding, "_can_compile", lambda: True)
+    monkeypatch.setattr(encoding, "can_compile", lambda: True)
     monkeypatch.setattr(target, "lower_levels", list)
     jobs = []
 
@@ -64,7 +64,7 @@ def test_a_check_that_ran_out_of_time_is_made_again(asked):
 
 def test_without_a_compiler_numpy_encodes(monkeypatch):
     notes = []
-    monkeypatch.setattr(encoding, "_can_compile", lambda: False)
+    monkeypatch.setattr(encoding, "can_compile", lambda: False)
     assert encoders.prove([Q4_K], notes.append) == frozenset()
     assert encoders.prove([MXFP4], notes.append) == frozenset()
     assert len(notes) == 1

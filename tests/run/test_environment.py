@@ -27,10 +27,13 @@ def test_a_virtual_environment_says_what_it_is(tmp_path, monkeypatch):
 def test_a_conda_environment_is_virtual_and_its_base_is_not(tmp_path):
     facts = ["python", str(tmp_path), str(tmp_path), "3.12", str(tmp_path / "lib"), "Darwin", "arm64"]
     (tmp_path / "conda-meta").mkdir()
-    assert environments._environment(facts).virtual
-    assert (environments._environment(facts).system, environments._environment(facts).machine) == ("macos", "aarch64")
+    assert environments.environment_from(facts).virtual
+    assert (environments.environment_from(facts).system, environments.environment_from(facts).machine) == (
+        "macos",
+        "aarch64",
+    )
     (tmp_path / "condabin").mkdir()
-    assert not environments._environment(facts).virtual
+    assert not environments.environment_from(facts).virtual
 
 
 def test_what_is_no_environment_is_refused(tmp_path):

@@ -323,7 +323,7 @@ def test_a_compiler_that_is_told_to_make_less(monkeypatch):
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx2,+fma,+f16c,+avx")
     device = detect.devices(cached=False)[0]
     assert device.capability("isa.avx2").level is Level.UNKNOWN
-    found = {c.name: c for c in probe._instruction_sets(device, lambda what: None)}
+    found = {c.name: c for c in probe.prove_instruction_sets(device, lambda what: None)}
     assert found["isa.avx2"].level is Level.NATIVE
     assert found["isa.avx512_vnni"].level is Level.ABSENT
     assert found["isa.avx512_vnni"].source.startswith("the compiler's target has no avx512bw")

@@ -10,7 +10,7 @@ DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    monkeypatch.setattr(start, "_found", None)
+    monkeypatch.setattr(start, "found_device", None)
     start.start("cpu", "x86_64", {}, torch.get_num_threads())
 
 

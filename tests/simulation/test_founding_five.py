@@ -256,7 +256,7 @@ def test_llamafile_code_whose_body_was_compiled_away():
         knowing = rungs.ladder("ggml.mmq", "MMQ", needs=("code.dot8",))
         binder = Binder(card, Journal(), dtype="f32", ladders={"linear": knowing})
         assert binder.linear(encoded).rungs[0].name == "torch.decode"
-        refusal = knowing.climb(card, binder.linear(encoded)._cases[0]).refusals[0]
+        refusal = knowing.climb(card, binder.linear(encoded).cases[0]).refusals[0]
         assert "compiled without dp4a" in refusal.reason
     with rung.simulate("RTX 3060") as card:
         journal = Journal()

@@ -166,7 +166,7 @@ def test_an_operation_that_is_under_way_when_the_block_ends_is_finished():
     under_way, ended = threading.Event(), threading.Event()
     with Worker() as worker:
         with rung.simulate("v100"):
-            handler = dispatch_hook._handler
+            handler = dispatch_hook.current_handler
 
             def slowly(*operation):
                 under_way.set()

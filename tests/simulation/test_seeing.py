@@ -42,9 +42,9 @@ def test_a_mode_of_the_program_sees_operations_before_the_card_refuses_them():
 def test_views_are_not_looked_at_and_lie_where_their_tensor_lies(monkeypatch):
     with rung.simulate("v100"):
         x, looked = torch.ones(4, 6, device="cuda"), []
-        handler = dispatch_hook._handler
+        handler = dispatch_hook.current_handler
         monkeypatch.setattr(
-            dispatch_hook, "_handler", lambda func, *rest: looked.append(func.name()) or handler(func, *rest)
+            dispatch_hook, "current_handler", lambda func, *rest: looked.append(func.name()) or handler(func, *rest)
         )
         view = x.t().view(2, 3, 4)[0].unsqueeze(0).expand(5, 3, 4).detach()
         assert (looked, view.device) == ([], x.device)
@@ -57,9 +57,9 @@ def test_gradients_add_up_in_place_as_on_a_card(monkeypatch):
         x = torch.ones(1000, 1000, device="cuda", requires_grad=True)
         (x * 2).sum().backward()
         lies = x.grad.data_ptr()
-        looked, handler = [], dispatch_hook._handler
+        looked, handler = [], dispatch_hook.current_handler
         monkeypatch.setattr(
-            dispatch_hook, "_handler", lambda func, *rest: looked.append(func.name()) or handler(func, *rest)
+            dispatch_hook, "current_handler", lambda func, *rest: looked.append(func.name()) or handler(func, *rest)
         )
         (x * 3).sum().backward()
         assert x.grad.data_ptr() == lies

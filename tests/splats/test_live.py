@@ -46,16 +46,16 @@ def test_covariances_are_of_turned_axes():
     given = cloud(20)
     turns = rotations(torch.from_numpy(given.quats.astype(np.float64)))
     axes = turns * torch.from_numpy(given.scales * 3.0)[:, None, :]
-    assert np.allclose(live._covariances(given, 3.0), (axes @ axes.mT).numpy(), rtol=1e-4, atol=1e-9)
+    assert np.allclose(live.covariances(given, 3.0), (axes @ axes.mT).numpy(), rtol=1e-4, atol=1e-9)
 
 
 def test_a_photograph_is_shown_small_or_not_at_all(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.new("L", (1000, 500), 77).save(tmp_path / "a.jpg")
-    assert live._thumbnail(camera(image=str(tmp_path / "a.jpg"))).shape == (80, 160, 3)
-    assert live._thumbnail(camera(image=str(tmp_path / "b.jpg"))) is None
+    assert live.thumbnail(camera(image=str(tmp_path / "a.jpg"))).shape == (80, 160, 3)
+    assert live.thumbnail(camera(image=str(tmp_path / "b.jpg"))) is None
     (tmp_path / "c.jpg").write_bytes(b"nothing")
-    assert live._thumbnail(camera(image=str(tmp_path / "c.jpg"))) is None
+    assert live.thumbnail(camera(image=str(tmp_path / "c.jpg"))) is None
 
 
 def test_without_viser_it_says_how_to_get_it(monkeypatch):
@@ -102,20 +102,20 @@ def test_steps_follow_a_slider_and_nobody_is_waited_for_who_does_not_look(capsys
     with Live([camera()], clouds[1], port=0, training=True) as shown:
         assert shown.address.startswith("http://localhost:")
         assert not shown.paused
-        shown._pause.value = True
+        shown.pause.value = True
         assert not shown.paused  # no browser is open
         shown.update(clouds[0], 1200)
-        assert shown._said.content == "step 1,200 · 5 splats"
+        assert shown.status.content == "step 1,200 · 5 splats"
         shown.update(cloud(0), 1300)
-        assert "0 splats" in shown._said.content
+        assert "0 splats" in shown.status.content
         seen = []
         shown.steps(["a.ply", "b.ply"], lambda index: seen.append(index) or clouds[index])
-        slider = next(each for each in shown._server.gui._gui_input_handle_from_uuid.values() if each.label == "step")
+        slider = next(each for each in shown.server.gui._gui_input_handle_from_uuid.values() if each.label == "step")
         slider.value = 0
         for callback in slider._impl.update_cb:
             callback(None)
         assert 0 in seen
-        assert shown._said.content == "5 splats"
+        assert shown.status.content == "5 splats"
     assert capsys.readouterr().out == ""
 
 
@@ -129,10 +129,10 @@ def test_viser_shows_what_the_renderer_draws_in_degree_0(small, tmp_path):
     given, view = cloud(small=small), camera(small)
     with Live([view], given, port=0) as shown, Browser(tmp_path) as browser:
         arrived = threading.Event()
-        shown._server.on_client_connect(lambda client: arrived.set())
+        shown.server.on_client_connect(lambda client: arrived.set())
         browser.open(shown.address)
         assert arrived.wait(120)
-        client = next(iter(shown._server.get_clients().values()))
+        client = next(iter(shown.server.get_clients().values()))
         pose = np.array(view.pose).reshape(3, 4)
         turn, place = SO3.from_matrix(pose[:, :3].T).wxyz, -pose[:, :3].T @ pose[:, 3]
         shown.show_cameras(False)

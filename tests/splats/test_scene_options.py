@@ -130,7 +130,7 @@ def test_a_zip_file_is_unpacked_once_without_what_is_no_part_of_a_scene(top, tmp
     card = scene(path)
     check(card, "transforms")
     assert card.path == str(path)  # a command names it, and the cache may lose what it holds
-    monkeypatch.setattr(archive, "_extract", None)
+    monkeypatch.setattr(archive, "extract_entry", None)
     assert scene(path) == card
     assert not list((tmp_path / "cache").rglob("run.sh"))
 
@@ -172,14 +172,14 @@ def test_a_damaged_zip_file_is_refused_whatever_is_damaged(method, tmp_path):
 
 def test_two_processes_may_unpack_the_same_zip_file(tmp_path, monkeypatch):
     path = zipped(tmp_path / "scene.zip", {"images/a.png": picture()})
-    extract, quicker = archive._extract, []
+    extract, quicker = archive.extract_entry, []
 
     def meanwhile(*given):
-        monkeypatch.setattr(archive, "_extract", extract)
+        monkeypatch.setattr(archive, "extract_entry", extract)
         quicker.append(archive.unpacked(path))
         extract(*given)
 
-    monkeypatch.setattr(archive, "_extract", meanwhile)
+    monkeypatch.setattr(archive, "extract_entry", meanwhile)
     assert [archive.unpacked(path)] == quicker
     assert [entry.name for entry in quicker[0].parent.iterdir()] == [quicker[0].name]
 

@@ -125,7 +125,7 @@ def test_a_full_disk_and_a_kill_leave_no_half_of_a_scene(colmap, photographs, tm
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sfm, "_mapped", full)
+    monkeypatch.setattr(sfm, "map_photographs", full)
     with pytest.raises(DiskFull, match="No room for"):
         sfm.reconstruct(photographs, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
@@ -143,7 +143,7 @@ def test_of_many_photographs_so_many_are_taken(colmap, photographs, tmp_path, mo
             archive.write(file, file.name)
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
     seen = []
-    monkeypatch.setattr(sfm, "_mapped", lambda module, work, names, *rest: seen.append(names))
+    monkeypatch.setattr(sfm, "map_photographs", lambda module, work, names, *rest: seen.append(names))
     with pytest.raises(BadFile):
         sfm.reconstruct(tmp_path / "all.zip", tmp_path / "out", max_images=3)
     assert seen == [["0.png", "2.png", "4.png"]]

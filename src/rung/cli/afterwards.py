@@ -102,7 +102,7 @@ def explain_end(
     if "device" not in settings and (line := _asks_for_gpu(last)):
         _show_processor(out, line, command, settings)
         return
-    found = explain_log([last], _environment(settings))
+    found = explain_log([last], program_environment(settings))
     known = found.cause is not None and found.evidence  # any program may end so: words alone are too little
     if known and found.cause == "not-a-compatibility-problem":
         if not already:
@@ -150,7 +150,7 @@ def _with_command(found: Explanation, command: Sequence[str]) -> Explanation:
     return replace(found, repairs=repairs)
 
 
-def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
+def program_environment(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the environment of the program: this machine, or the simulated card."""
     from rung.diagnosis import machine
 

@@ -47,7 +47,7 @@ def _main(arguments: Sequence[str] | None) -> None:
         from rung.core.settings import DEBUG
 
         debug = debug or DEBUG.read()
-        _run(words)
+        run(words)
     except KeyboardInterrupt:
         interrupts.stop()
     except SystemExit as ended:
@@ -110,7 +110,8 @@ def _execute(arguments: list[str]) -> None:
         sys.exit(execute(*understood_arguments))
 
 
-def _run(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
+    """Run the command that the arguments name."""
     if not arguments:
         from rung.cli.views import front_door
 

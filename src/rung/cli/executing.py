@@ -59,7 +59,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
     Raises ``UsageError`` and ``UnknownDevice`` for settings that make no sense.
     """
     _check(settings, command)
-    notes = _file()
+    notes = notes_file()
     variables = environment({**settings, "notes": notes, "hooks": _hooks()}, dict(os.environ))
     repaired = {} if "strict" in settings else repairs(variables)
     killed = memory_kills()
@@ -103,8 +103,8 @@ def _check(settings: dict[str, str], command: list[str]) -> None:
     check_card(settings, command)
 
 
-def _file() -> str:
-    """An empty file that nobody else can read, for what the program's processes note; empty where none can be made."""
+def notes_file() -> str:
+    """Make an empty file that nobody else can read, for notes of a program; return its path, or nothing."""
     for folder in filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")):
         path = os.path.join(folder, f"rung-exec-{os.getpid()}-{os.urandom(6).hex()}")
         try:

@@ -44,7 +44,7 @@ def fetch(
     with bar(quiet) as progress:
         return pull(
             name,
-            accept=lambda terms: _accept(terms, yes),
+            accept=lambda terms: accept_terms(terms, yes),
             offline=offline,
             revision=revision,
             progress=progress.update,
@@ -52,7 +52,7 @@ def fetch(
         )
 
 
-def _accept(terms: Terms, yes: bool) -> bool:
+def accept_terms(terms: Terms, yes: bool) -> bool:
     """Show terms and tell whether they are accepted: by ``--yes``, or by a yes on a terminal."""
     from rung.cli.views.output import note
 

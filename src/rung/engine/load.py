@@ -128,7 +128,7 @@ def load(
     on_plan(plan, found)
     journal = _start_journal(plan, steps_down(plan, cache_type), changes, len(adapters), on_step, on_note)
     bind = partial(
-        _bind,
+        bind_plan,
         card,
         journal=journal,
         progress=progress,
@@ -315,7 +315,7 @@ def _configure_process(
         journal.notes.append(note)
 
 
-def _bind(
+def bind_plan(
     card: ModelCard | EncoderCard | NetworkCard,
     plan: Plan,
     devices: Sequence[Device],

@@ -96,7 +96,7 @@ class Model:
         self._measured: dict[str, float] = {}
         self._plans = WeightPlanCache(Subject.of_card(card))
         self._expected = Rates(plan.decode_rate, plan.prefill_rate)
-        self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
+        self.template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
         self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
         journal.notes += [note for note in self.tokenizer.notes if note not in journal.notes]
 
@@ -280,7 +280,7 @@ class Model:
         With a chat template the prompt is a user turn; without one, or with ``raw``, the model continues it
         as it is, as it does token ids. Raises ``ContextTooLong``, ``TemplateError``, ``UsageError``.
         """
-        if self._template is None or raw or not isinstance(prompt, str):
+        if self.template is None or raw or not isinstance(prompt, str):
             return self.start(self.prompt_ids(prompt), goes_on=True, **options)
         messages = [{"role": "system", "content": system}] if system else []
         return self.chat([*messages, {"role": "user", "content": prompt}], **options)
@@ -417,7 +417,7 @@ class Model:
     @property
     def has_reasoning(self) -> bool:
         """Return whether the model thinks before it answers, by its chat template."""
-        return self._template is not None and self._template.has_reasoning
+        return self.template is not None and self.template.has_reasoning
 
     def chat_text(
         self,
@@ -435,7 +435,7 @@ class Model:
 
         Raises ``TemplateError``, ``UsageError``.
         """
-        if self._template is None:
+        if self.template is None:
             raise UsageError(
                 f"{self.card.name} has no chat template: it continues text and holds no conversation.",
                 (),
@@ -444,21 +444,21 @@ class Model:
             )
         variables = {"date_string": date.today().strftime("%d %b %Y"), **(template_kwargs or {})}
         if not continues_last:
-            return self._template.render(messages, answer=begins_answer, tools=tools, kwargs=variables)
+            return self.template.render(messages, answer=begins_answer, tools=tools, kwargs=variables)
         if len(messages) < 2 or messages[-1].get("role") != "assistant":
             raise UsageError(
                 "Only an assistant's message that follows others can be continued.",
                 [f"the last of {count(len(messages), 'message')} is of no assistant, or the only one"],
                 ["end the messages with one whose role is assistant", "ask for a new answer"],
             )
-        begun = self._template.render(messages[:-1], tools=tools, kwargs=variables)
+        begun = self.template.render(messages[:-1], tools=tools, kwargs=variables)
         return begun + str(messages[-1].get("content") or "")
 
     def use_template(self, source: str) -> None:
         """Have messages read by another chat template from now on."""
         assert isinstance(self.card, ModelCard), "templates are of models that chat"
         self.card = dataclasses.replace(self.card, chat_template=source)
-        self._template = Template(source, self.tokenizer.named)
+        self.template = Template(source, self.tokenizer.named)
 
     def _encode(self, text: str, bos: bool) -> list[int]:
         """Return the ids of a prompt. Raises ``ContextTooLong`` at once for one that is far too long: a megabyte takes

@@ -29,7 +29,7 @@ def threads(count: int | None) -> int:
     requested = requested_threads(count)
     if requested is not None:
         return min(requested, _most_threads())
-    details = _processor().details
+    details = this_processor().details
     return int(details.get("compute_threads") or details.get("cores", 1))
 
 
@@ -46,8 +46,8 @@ def _most_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _processor() -> Device:
-    """The processor of this machine; a card may be listed before it."""
+def this_processor() -> Device:
+    """Return the processor of this machine; a card may be listed before it."""
     return next(device for device in detect.devices(cached=False) if device.kind == "cpu")
 
 
@@ -57,7 +57,7 @@ LEAN, ALL = ("numba",), ("torch", "numba")
 
 def missing_software(packages: Sequence[str] = ALL) -> list[str]:
     """Return which of the packages are not installed."""
-    software = _processor().software
+    software = this_processor().software
     return [name for name in packages if name not in software]
 
 

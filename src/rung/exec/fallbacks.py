@@ -43,7 +43,7 @@ def ways(op: Any, dtype: torch.dtype, algorithms: bool) -> Iterator[tuple[str, W
         yield "emulated", _EMULATED[name]
         return
     if algorithms:
-        yield from _ROUTES.get(name, {}).items()
+        yield from ROUTES.get(name, {}).items()
     for lower in _LOWER.get(dtype, ()):
         yield spelled(lower), functools.partial(_in_dtype, op, dtype, lower)
 
@@ -192,7 +192,8 @@ def _bmm_one_by_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     return torch.stack([torch.mm(left, right) for left, right in zip(*args[:2], strict=True)])
 
 
-def _convolved(op: Any) -> Mapping[str, Way]:
+def convolved(op: Any) -> Mapping[str, Way]:
+    """Return the ways of a convolution by an operation that computes it."""
     return {
         "without cuDNN": functools.partial(_without_cudnn, op),
         "contiguous": functools.partial(_contiguous, op),
@@ -208,10 +209,10 @@ _EMULATED: Mapping[str, Way] = {
     "_scaled_mm.out": functools.partial(_into_out, _scaled_mm),
 }
 #: Other ways in the same dtype, for a library that refuses a layout or a size.
-_ROUTES: Mapping[str, Mapping[str, Way]] = {
+ROUTES: Mapping[str, Mapping[str, Way]] = {
     "mm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.mm), "batched": _mm_batched},
     "addmm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.addmm), "batched": _addmm_batched},
     "bmm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.bmm), "one by one": _bmm_one_by_one},
-    "convolution": _convolved(torch.ops.aten.convolution),
-    "convolution_backward": _convolved(torch.ops.aten.convolution_backward),
+    "convolution": convolved(torch.ops.aten.convolution),
+    "convolution_backward": convolved(torch.ops.aten.convolution_backward),
 }

@@ -20,7 +20,7 @@ class Notes:
         self._path = path
         self._lock = threading.Lock()
         self._counts: dict[Key, int] = {}
-        atexit.register(self._finish)
+        atexit.register(self.finish)
         os.register_at_fork(after_in_child=self._forget)
 
     def step(self, op: str, device: str, before: str, after: str, reason: str) -> None:
@@ -39,7 +39,7 @@ class Notes:
         """Something that was left out, once."""
         self.step("", "", "", "", text)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         self._write([(key, count) for key, count in self._counts.items() if count > 1])
 
     def _forget(self) -> None:

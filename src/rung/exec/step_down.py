@@ -31,7 +31,7 @@ class Steps:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._found: dict[_Key, tuple[str, Way, str]] = {}
+        self.found_ways: dict[_Key, tuple[str, Way, str]] = {}
         self._local = _Local()
         #: Names of the operations that have been refused in some dtype: all others are not looked up.
         self.names: set[str] = set()
@@ -39,7 +39,7 @@ class Steps:
     def remembered(self, op: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Computes an operation whose name is known: as was found before where it was refused, else by ``run``."""
         key = _key(op, args, kwargs)
-        found = None if self._local.repeating or key is None else self._found.get(key)
+        found = None if self._local.repeating or key is None else self.found_ways.get(key)
         if found is not None and key is not None:
             label, way, reason = found
             try:
@@ -80,7 +80,7 @@ class Steps:
                     if full(again):
                         self._notes.word(f"{_spoken(key)} on {key[2]}: {label} does not fit into the memory")
                     continue
-                self._found[key] = (label, way, found.reason)
+                self.found_ways[key] = (label, way, found.reason)
                 self.names.add(key[0])
                 self._note(key, label, found.reason)
                 return result

@@ -10,7 +10,7 @@ from rung.formats import Encoded
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 
-_BLOCKS_AT_ONCE = 2**18
+BLOCKS_AT_ONCE = 2**18
 _INFINITE = 0x7C00  # float16 from here on, sign aside, is infinite or NaN
 
 
@@ -25,8 +25,8 @@ def check_scales(encoded: Encoded, name: str) -> None:
         return
     blocks = encoded.parts["data"].reshape(-1).view(layout)
     per_row = encoded.shape[1] // encoded.format.block
-    for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        piece = blocks[first : first + _BLOCKS_AT_ONCE]
+    for first in range(0, len(blocks), BLOCKS_AT_ONCE):
+        piece = blocks[first : first + BLOCKS_AT_ONCE]
         for field in fields:
             bad = (piece[field].view("<u2") & 0x7FFF) >= _INFINITE
             if bad.any():

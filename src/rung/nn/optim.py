@@ -150,8 +150,9 @@ def _refuse_ignored(row: _Row, values: Mapping[str, Any]) -> None:
 
 
 class _AdEMAMix(Optimizer8bit):
-    def _at(self, step: int, config: dict[str, Any]) -> Settings:
-        plain = super()._at(step, config)
+    def settings_at(self, step: int, config: dict[str, Any]) -> Settings:
+        """Return the settings of a step."""
+        plain = super().settings_at(step, config)
         alpha, (first, second, third) = plain.alpha, plain.betas
         if config.get("t_alpha"):
             alpha = min(step * alpha / config["t_alpha"], alpha)

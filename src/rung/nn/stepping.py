@@ -274,7 +274,7 @@ class Optimizer8bit(torch.optim.Optimizer):
         self._settings = {"optim_bits": bits, "min_8bit_size": min_8bit_size, "max_unorm": max_unorm}
         super().__init__(params, defaults)
 
-    def _config(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
+    def config_of(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
         return {"alpha": 0.0, **self._settings, **group, **GlobalOptimManager.get_instance().of(p)}
 
     @torch.no_grad()
@@ -287,7 +287,7 @@ class Optimizer8bit(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and p.numel():
-                    self._update(p, self._config(group, p))
+                    self._update(p, self.config_of(group, p))
         return loss
 
     def _update(self, p: Tensor, config: dict[str, Any]) -> None:
@@ -298,7 +298,7 @@ class Optimizer8bit(torch.optim.Optimizer):
         flat, grad = p.detach().contiguous().view(-1), p.grad
         assert grad is not None
         gradient = grad.contiguous().view(-1)
-        settings = self._at(state["step"], config)
+        settings = self.settings_at(state["step"], config)
         limit = None
         if config["max_unorm"] > 0:
             limit = config["max_unorm"] * float(flat.float().norm()) or math.inf
@@ -311,7 +311,7 @@ class Optimizer8bit(torch.optim.Optimizer):
         if flat.data_ptr() != p.data_ptr():
             p.copy_(flat.view_as(p))
 
-    def _at(self, step: int, config: dict[str, Any]) -> Settings:
+    def settings_at(self, step: int, config: dict[str, Any]) -> Settings:
         """The settings of a step; those that change with it are scheduled here."""
         return Settings(
             config["lr"], tuple(config["betas"]), config["eps"], config["weight_decay"], config["alpha"], step

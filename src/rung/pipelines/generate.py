@@ -87,7 +87,7 @@ class Pipeline:
         self.journal = Journal(on_step=self.watcher.step, on_note=self.watcher.note)
         self._perform: Perform
         self._say: OnStep | None = None
-        self._built: Any = None
+        self.built: Any = None
         self._scheduler: Any = None
 
     @property
@@ -169,7 +169,7 @@ class Pipeline:
         networks = self.rehearse(requested)
         if not self.folder.whole:
             self.folder.bring_weights()
-            self._built = None  # and built again with the buffers that its files have
+            self.built = None  # and built again with the buffers that its files have
         pipeline = self._pipeline(self._perform, requested[0])
         for network in networks:
             check_files(getattr(pipeline, network.name), self.folder.path / network.name)
@@ -209,12 +209,12 @@ class Pipeline:
     def _pipeline(self, perform: Perform, settings: Settings, say: OnStep | None = None) -> Any:
         """The pipeline, whose networks ``perform`` stands for and whose steps are told to ``say``."""
         self._perform, self._say = perform, say
-        if self._built is None:
-            self._built = self._build()
-            self._scheduler = self._built.scheduler
+        if self.built is None:
+            self.built = self._build()
+            self._scheduler = self.built.scheduler
         named = settings.scheduler
-        self._built.scheduler = self._scheduler if named is None else scheduler(self._built, named)
-        return self._built
+        self.built.scheduler = self._scheduler if named is None else scheduler(self.built, named)
+        return self.built
 
     def _build(self) -> Any:
         def perform(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -232,10 +232,10 @@ class Pipeline:
         return self.folder.pipeline(stand_ins, _CPU, progress)
 
     def _call(self, pipeline: Any, settings: Settings, steps: int | None = None) -> np.ndarray:
-        arguments = _arguments(pipeline, settings, steps)
+        arguments = call_arguments(pipeline, settings, steps)
         with torch.no_grad():
             output = pipeline(**arguments)
-        return _frames(getattr(output, "frames", None) if hasattr(output, "frames") else output.images)
+        return to_frames(getattr(output, "frames", None) if hasattr(output, "frames") else output.images)
 
 
 class _Encoded(BaseException):
@@ -267,8 +267,8 @@ class _Steps:
             self._say(self._done, self._total)
 
 
-def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str, Any]:
-    """The arguments of the pipeline's call. Raises ``UsageError`` for a setting that it does not have."""
+def call_arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str, Any]:
+    """Return the arguments of the pipeline's call. Raises ``UsageError`` for a setting that it does not have."""
     accepted = inspect.signature(type(pipeline).__call__).parameters
     frames = next((name for name in _FRAMES if name in accepted), "num_frames")
     arguments = {
@@ -297,8 +297,8 @@ def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str
     return stated
 
 
-def _frames(output: Any) -> np.ndarray:
-    """uint8 [number, height, width, 3] of what a pipeline returns: f32 in [0, 1], with or without frames."""
+def to_frames(output: Any) -> np.ndarray:
+    """Return uint8 [number, height, width, 3] of what a pipeline returns: f32 in [0, 1], with or without frames."""
     values = np.asarray(output, np.float32)
     values = values[0] if values.ndim == 5 else values
     values = values[None] if values.ndim == 3 else values

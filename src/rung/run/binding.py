@@ -240,7 +240,7 @@ class Linear:
         rungs: tuple[Rung, Rung],
         state: Any,
     ) -> None:
-        self._binder, self.format, self.shape, self._cases = binder, format, shape, cases
+        self._binder, self.format, self.shape, self.cases = binder, format, shape, cases
         self.rungs, self.state = rungs, state
 
     @cached_property
@@ -302,7 +302,7 @@ class Linear:
 
     def _failed(self, which: int, error: Exception) -> None:
         """Bind the rung below one that failed."""
-        self._binder.failed(self.rungs[which], self._cases[which], error)
+        self._binder.failed(self.rungs[which], self.cases[which], error)
         lower = self._binder.linear(self.encoded())
         self.rungs, self.state = lower.rungs, lower.state
         self.__dict__.pop("_implementations", None)
@@ -364,14 +364,14 @@ class Attention:
         self, binder: Binder, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, options: FrozenDict[Any]
     ) -> None:
         self._binder = binder
-        self._cases = tuple(
+        self.cases = tuple(
             Case("attention", cache_dtype, "f32", (queries, _MANY, heads, kv_heads, head_dim), options)
             for queries in (1, _MANY)
         )
         self._bind()
 
     def _bind(self) -> None:
-        self.rungs = tuple(self._binder.record(case, self._binder.choose(case)) for case in self._cases)
+        self.rungs = tuple(self._binder.record(case, self._binder.choose(case)) for case in self.cases)
         self.__dict__.pop("_implementations", None)
 
     @cached_property
@@ -394,7 +394,7 @@ class Attention:
         try:
             return getattr(self._implementations[which], name)(q, keys, values, **options)
         except Exception as error:
-            self._binder.failed(self.rungs[which], self._cases[which], error)
+            self._binder.failed(self.rungs[which], self.cases[which], error)
         self._bind()
         return self._call(name, q, keys, values, options)
 

@@ -46,7 +46,7 @@ def current() -> Environment:
     active = os.environ.get("VIRTUAL_ENV")
     if active and Path(active).resolve() != Path(sys.prefix).resolve():
         return at(active)
-    return _environment(eval(_FACTS, {"sys": sys, "sysconfig": sysconfig, "platform": platform}))
+    return environment_from(eval(_FACTS, {"sys": sys, "sysconfig": sysconfig, "platform": platform}))
 
 
 def _room(path: Path) -> str:
@@ -75,7 +75,7 @@ def at(path: str) -> Environment:
     command = [os.path.abspath(python), "-I", "-c", code]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
-        return _environment(json.loads(done.stdout))
+        return environment_from(json.loads(done.stdout))
     except subprocess.CalledProcessError as error:
         last_line = (error.stderr.strip().splitlines() or [f"it ended with status {error.returncode}"])[-1]
     except subprocess.TimeoutExpired:
@@ -85,7 +85,8 @@ def at(path: str) -> Environment:
     raise UsageError(f"{python} is no Python that runs.", [last_line], [f"python3 -m venv --clear {quoted(path)}"])
 
 
-def _environment(facts: list[str]) -> Environment:
+def environment_from(facts: list[str]) -> Environment:
+    """Return the environment that the lines of a child process state."""
     python, prefix, base, version, folder, system, machine = facts
     conda = Path(prefix, "conda-meta").is_dir() and not Path(prefix, "condabin").is_dir()
     return Environment(

@@ -62,7 +62,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
 def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
     """Probe a device now; read nothing from disk and keep nothing there."""
     busy = _busy(device)
-    capabilities = list(_instruction_sets(device, progress))
+    capabilities = list(prove_instruction_sets(device, progress))
     compute = _with_torch if "torch" in device.software or device.kind != "cpu" else _with_numpy
     if device.kind == "webgpu":
         compute = _with_webgpu
@@ -90,8 +90,8 @@ def _worth_keeping(found: Findings) -> bool:
     )
 
 
-def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability]:
-    """The levels that the processor lists, each compiled and run; those it does not list are not tried."""
+def prove_instruction_sets(device: Device, progress: Progress) -> Iterator[Capability]:
+    """Yield the levels that the processor lists, each compiled and run; those it does not list are not tried."""
     names = [
         c.name
         for c in device.capabilities.values()

@@ -36,11 +36,11 @@ def fresh(monkeypatch):
 
     def forget():
         monkeypatch.setattr(binding, "journal", Journal())
-        binding._rasterizer_of.cache_clear()
+        binding.rasterizer_of.cache_clear()
 
     forget()
     yield forget
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
 
 
 def settings(scene, **more):
@@ -133,7 +133,7 @@ def test_growth_leaves_what_is_no_number_to_be_found(strategy):
     with torch.no_grad():
         made.values["logits"].fill_(float("nan"))
     growing, chance = strategy(200), torch.Generator().manual_seed(0)
-    growing._add(made, chance) if strategy is MarkovChain else growing._drop(made, 0.0)
+    growing.add_splats(made, chance) if strategy is MarkovChain else growing.drop(made, 0.0)
     assert len(made) == 60
     assert bool(made.values["logits"].isnan().all())
 

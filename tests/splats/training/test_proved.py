@@ -40,12 +40,12 @@ def raise_as_brush(slope):
 )
 def test_a_rung_that_is_wrong_on_a_real_view_is_left_before_the_first_step(wrong, words, tmp_path, monkeypatch):
     monkeypatch.setattr(binding, "journal", Journal())
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     monkeypatch.setattr(numba_tile.Tiles, "apply", wrong)
     scene = tiny.make(tmp_path / "scene")
     asked = Settings(str(scene), steps=2, max_splats=60, threads=1, eval_split=4)
     done = train(asked, tmp_path / "run")
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     step, *more = done.metrics["report"]["steps"]
     assert not more
     assert (step["rung"], step["to"]) == ("numba.tile", "torch.tile")
@@ -59,14 +59,14 @@ from rung.kernels.cpu.compiled import Kernel
 from rung.splats.training.run import train
 from rung.splats.training.settings import Settings
 
-compiled, found = Kernel._compile, {}
+compiled, found = Kernel.compile, {}
 
 def noted(self):
     made = compiled(self)
     found[self.name.partition(":")[2]] = bool(made.cache_hits)
     return made
 
-Kernel._compile = noted
+Kernel.compile = noted
 train(Settings(sys.argv[1], steps=2, max_splats=60, threads=1, format="f32+sh16"), Path(sys.argv[2]))
 print(json.dumps(found))
 """

@@ -162,7 +162,7 @@ def test_plan_and_sizes_are_those_of_the_pictures_that_were_trained_on(times, sc
 
 def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, monkeypatch):
     monkeypatch.setattr(binding, "journal", Journal())
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     calls, honest = [], trainer.photometric
 
     def once_wrong(color, truth):
@@ -174,7 +174,7 @@ def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, mo
     done = train(
         settings(scene, steps=15, checkpoint_every=5), tmp_path / "run", listener=ProgressListener(note=said.append)
     )
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     assert any("no number" in text and "Back to step 10" in text for text in said)
     assert [(step["rung"], step["to"]) for step in done.metrics["report"]["steps"]] == [("numba.tile", "torch.tile")]
     assert (done.steps, len(calls)) == (15, 17)
@@ -182,7 +182,7 @@ def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, mo
 
 def test_a_rung_whose_view_is_not_that_of_ref_is_left_before_the_first_step(scene, tmp_path, monkeypatch):
     monkeypatch.setattr(binding, "journal", Journal())
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     honest = trainer.differs
 
     def vanished(draw, *given):
@@ -190,7 +190,7 @@ def test_a_rung_whose_view_is_not_that_of_ref_is_left_before_the_first_step(scen
 
     monkeypatch.setattr(trainer, "differs", vanished)
     done = train(settings(scene, steps=1), tmp_path / "run")
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     (step,) = done.metrics["report"]["steps"]
     assert (step["rung"], step["to"], step["reason"]) == (
         *("numba.tile", "torch.tile"),
@@ -200,12 +200,12 @@ def test_a_rung_whose_view_is_not_that_of_ref_is_left_before_the_first_step(scen
 
 def test_a_loss_that_stays_no_number_ends_the_run_with_its_last_good_state(scene, tmp_path, monkeypatch):
     monkeypatch.setattr(binding, "journal", Journal())
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     honest = trainer.photometric
     monkeypatch.setattr(trainer, "photometric", lambda color, truth: honest(color, truth) * float("nan"))
     with pytest.raises(trainer.Diverged, match="step 1 is no number"):
         train(settings(scene, steps=5), tmp_path / "run")
-    binding._rasterizer_of.cache_clear()
+    binding.rasterizer_of.cache_clear()
     assert np.isfinite(read(tmp_path / "run" / "splats.ply").means).all()
 
 

@@ -32,7 +32,7 @@ def test_a_run_that_is_looked_at_is_the_same_run_and_waits_for_nobody_who_has_go
     def update(self, cloud, step=None):
         shown.append(step)
         if step is not None:
-            self._pause.value = True
+            self.pause.value = True
 
     monkeypatch.setattr(ViserServer, "get_clients", clients)
     monkeypatch.setattr(Live, "update", update)

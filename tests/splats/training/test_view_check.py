@@ -123,12 +123,12 @@ def test_pieces_of_any_size_say_the_same(monkeypatch, piece, pairs):
 
 def slopes_of(given):
     """Pixels, and gradients of the splats that are seen, as the reference has them."""
-    places = view_check._tiles(CAMERA)
+    places = view_check.random_tiles(CAMERA)
     left, top = (torch.tensor(places) * 16).T
     sizes = zip((150 - top).clamp_max(16).tolist(), (200 - left).clamp_max(16).tolist(), strict=True)
     weights = [torch.full((high, wide, 5), 0.7) for high, wide in sizes]
-    chosen = view_check._near(given, POSE, CAMERA, places)
+    chosen = view_check.splats_near(given, POSE, CAMERA, places)
     own = Splats(*(tensor[chosen] for tensor in given))
-    pixels, told = view_check._reference(own, POSE, CAMERA, places, weights)
-    slopes = view_check._gradients_of_splats(own, POSE, CAMERA, told)
+    pixels, told = view_check.reference(own, POSE, CAMERA, places, weights)
+    slopes = view_check.gradients_of_splats(own, POSE, CAMERA, told)
     return [pixels, *(torch.cat(parts) for parts in zip(*slopes, strict=True))]

@@ -24,7 +24,7 @@ def clock(monkeypatch, step, picture, growth=0.0):
     now = [0.0]
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
     monkeypatch.setattr(trainer, "time", run.time)
-    learn, evaluate, change = trainer.Trainer._learn, run.evaluate, MarkovChain.change
+    learn, evaluate, change = trainer.Trainer.learn, run.evaluate, MarkovChain.change
 
     def learned(self, *given):
         now[0] += step
@@ -38,7 +38,7 @@ def clock(monkeypatch, step, picture, growth=0.0):
         now[0] += growth
         return change(self, *given)
 
-    monkeypatch.setattr(trainer.Trainer, "_learn", learned)
+    monkeypatch.setattr(trainer.Trainer, "learn", learned)
     monkeypatch.setattr(MarkovChain, "change", changed)
     monkeypatch.setattr(run, "evaluate", evaluated)
     return lambda: now[0]

@@ -31,7 +31,7 @@ def log_of(what: str | None) -> Iterator[bytes]:
     if what is None or what == "-":
         if what is None and sys.stdin is not None and sys.stdin.isatty():
             raise _no_log()
-        yield from utf8(_chunks(_stdin()))
+        yield from utf8(chunks_of(_stdin()))
         return
     if not what.strip():
         raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'], code="input-empty")
@@ -45,7 +45,7 @@ def log_of(what: str | None) -> Iterator[bytes]:
     if there:
         try:
             with open(path, "rb") as file:
-                yield from utf8(_chunks(file))
+                yield from utf8(chunks_of(file))
         except OSError as error:
             raise _unreadable(what, error) from error
         return
@@ -105,7 +105,8 @@ def _unreadable(name: object, error: OSError) -> UsageError:
     return UsageError(f"{name} cannot be read: {error.strerror}", code="file-unreadable")
 
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+def chunks_of(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield what a stream gives, until it ends."""
     while chunk := stream.read(_CHUNK):
         yield chunk
 

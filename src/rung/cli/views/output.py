@@ -43,7 +43,7 @@ def console(stderr: bool = False) -> Console:
     options: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
     if stream.isatty():
         return Plain(stderr=stderr, **options)
-    return Plain(file=cast("IO[str]", _Trimmed(stream)), width=_end(stream) or _PIPED, **options)
+    return Plain(file=cast("IO[str]", _Trimmed(stream)), width=line_width(stream) or _PIPED, **options)
 
 
 class _Trimmed:
@@ -65,7 +65,7 @@ def note(message: str) -> None:
     """Print sentences on stderr, wrapped at words on a terminal and whole in a pipe; names in them are anybody's."""
     text = printable(message)
     if sys.stderr.isatty():
-        text = wrapped(text, _end(sys.stderr))
+        text = wrapped(text, line_width(sys.stderr))
     print(text, file=sys.stderr)
 
 
@@ -110,7 +110,7 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     For what must be quick: rich takes longer to load than most answers.
     """
     listed = [tuple(map(printable, row)) for row in (headings, *rows)]
-    if 0 < (end := _end()) < _NARROW:
+    if 0 < (end := line_width()) < _NARROW:
         return [line for row in listed[1:] for line in _facts(headings, row, end)]
     widths = [max(len(row[at]) for row in listed) for at in range(len(headings) - 1)]
     starts = ["".join(f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=True)) for row in listed]
@@ -120,7 +120,7 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
 def folded(start: str, text: str) -> list[str]:
     """The lines of a text behind what stands before its first, or below where there is no room beside; folded where the
     terminal ends, whole when piped."""
-    end = _end()
+    end = line_width()
     if not end or len(start) + len(text) <= end:
         return [(start + text).rstrip()]
     if end < len(start) + _NARROWEST:
@@ -140,7 +140,7 @@ def _facts(headings: Sequence[str], row: Sequence[str], end: int) -> list[str]:
     return lines
 
 
-def _end(stream: Any = None) -> int:
+def line_width(stream: Any = None) -> int:
     """Return the columns of a line: ``COLUMNS``, else those of the terminal; 0 where there is none."""
     named = os.environ.get("COLUMNS", "")
     if named.isdigit() and int(named):

@@ -107,7 +107,7 @@ def _scored(tokenizer: GgufTokenizer, card: ModelCard) -> dict[str, Any]:
     }
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if tokenizer.strips_space else []
     decoders = [_replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
-    model = {**_BPE, **options, "vocab": tokenizer.ids, "merges": _merges(tokenizer.ids, card)}
+    model = {**_BPE, **options, "vocab": tokenizer.ids, "merges": merge_list(tokenizer.ids, card)}
     described: dict[str, Any] = {"decoder": {"type": "Sequence", "decoders": decoders}, "model": model}
     if tokenizer.strips_space:
         steps = [{"type": "Prepend", "prepend": "▁"}, _replace(" ", "▁")]
@@ -120,7 +120,8 @@ def _replace(old: str, new: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def _merges(ids: dict[str, int], card: ModelCard) -> list[list[str]]:
+def merge_list(ids: dict[str, int], card: ModelCard) -> list[list[str]]:
+    """Return the merges of a tokenizer, pairs of pieces in their order."""
     scores: Sequence[float] = card.metadata.get("tokenizer.ggml.scores") or [0.0] * len(ids)
     scores = list(scores)
     found: list[tuple[float, int, int, list[str]]] = []

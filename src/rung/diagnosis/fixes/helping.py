@@ -17,7 +17,8 @@ _TOLD = 0.1
 
 
 @functools.cache
-def _table() -> Table:
+def fix_table() -> Table:
+    """Return what was learned of fixes."""
     return read_table("fixes.table")
 
 
@@ -25,7 +26,7 @@ class Helping:
     """Hold what the words of one log say for each fix."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._labels, self._rows = table = _table()
+        self._labels, self._rows = table = fix_table()
         self._by_words = scores(words, table) or [0.0] * len(self._labels)
 
     def chances(self, cause: str, usual: Collection[str]) -> Mapping[str, float]:

@@ -116,14 +116,14 @@ def read(chunks: Iterable[bytes]) -> Reading:
         for number, line in _fresh(first, block, hashes) if fresh else _telling(first, block, hashes):
             for state in _shown(line, hashes):
                 looked += 1
-                _look(reading, number, plain(state))
+                look_at(reading, number, plain(state))
             if reading.work >= _ALL_WORK:
                 break
     if reading.work >= _ALL_WORK:
         rows = [row for first, block in ends for row in enumerate(block.split(b"\n"), first)]
         for number, line in rows[-_LAST:]:
             for state in states(line):
-                _look(reading, number, plain(state))
+                look_at(reading, number, plain(state))
     return reading
 
 
@@ -175,14 +175,15 @@ def _telling(first: int, block: bytes, hashes: set[int]) -> Iterator[tuple[int, 
             yield number, line
 
 
-def _look(reading: Reading, number: int, line: str) -> None:
+def look_at(reading: Reading, number: int, line: str) -> None:
+    """Add what a line says to a reading."""
     line = in_english(line)
     reading.last.append(line[:_LAST_LENGTH])
     reading.number = number
     if _CHAIN.search(line):
         reading.chained = number
     near = bool(reading.hits) and reading.hits[-1].number >= number - 2
-    found = _matches(unnamed(line), reading)
+    found = matches(unnamed(line), reading)
     if not is_text(line):
         found = [item for item in found if len(item[1][0]) > _BY_CHANCE]
     if found or near:
@@ -204,8 +205,8 @@ def _look(reading: Reading, number: int, line: str) -> None:
         reading.named.append(line[:LONGEST])
 
 
-def _matches(line: str, reading: Reading) -> list[tuple[Signature, re.Match[str]]]:
-    """Signatures found in a line; of the general ones, which set none aside, those that are not known well enough."""
+def matches(line: str, reading: Reading) -> list[tuple[Signature, re.Match[str]]]:
+    """Return signatures found in a line; of the general ones, which set none aside, those that are known too little."""
     low = line.lower()
     always, index = _index()
     pieces = {low[start : start + _PIECE] for start in range(len(low) - _PIECE + 1)}

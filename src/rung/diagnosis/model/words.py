@@ -103,7 +103,8 @@ def read_table(name: str) -> Table:
 
 
 @functools.cache
-def _table() -> Table:
+def word_table() -> Table:
+    """Return what was learned of words."""
     return read_table("words.table")
 
 
@@ -133,7 +134,7 @@ def scores(words: Iterable[str], table: Table) -> list[float] | None:
 
 def votes(words: Iterable[str]) -> dict[str, float]:
     """The logarithm of each cause's probability by its words alone; empty when no word is known."""
-    labels, _ = table = _table()
+    labels, _ = table = word_table()
     found = scores(words, table)
     if found is None:
         return {}

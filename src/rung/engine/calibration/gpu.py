@@ -70,12 +70,12 @@ class Round:
         """Return the rates of products, attention, a token and a chunk of a prompt, by what was measured."""
         self.notify("layers")
         with decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
-            found = {"token": self._middle(partial(_token, model))}
+            found = {"token": self.median_seconds(partial(_token, model))}
         with decoder(self.device, self.threads, _PLAIN, _WIDE) as model:
-            found["chunk"] = self._middle(partial(_chunk, model))
+            found["chunk"] = self.median_seconds(partial(_chunk, model))
         for name in self.names:
             self.notify(name)
-            found |= self._products(name)
+            found |= self.product_rates(name)
         for head_dim, group in _HEADS:
             self.notify("context")
             found[f"cache {head_dim} {group}"] = self._attention(_VALUES // head_dim, head_dim, group, 1)
@@ -85,15 +85,15 @@ class Round:
             found |= transformers.seconds(self.device, self.undisturbed)
         return found
 
-    def _products(self, name: str) -> dict[str, float]:
+    def product_rates(self, name: str) -> dict[str, float]:
         """Return the rates of a tiny product, and of the large ones together with one row of activations and with those
         of a chunk."""
         tiny = [self.binder.linear(encoded(name, *_TINY))] * _QUEUED
         large = [self.binder.linear(encoded(name, *shape)) for shape in _LARGE]
         return {
-            f"{name} tiny": self._middle(partial(_multiply, tiny, self._inputs(1))) / _QUEUED,
-            name: self._middle(partial(_multiply, large, self._inputs(1))),
-            f"{name} many": self._middle(partial(_multiply, large, self._inputs(CHUNK))),
+            f"{name} tiny": self.median_seconds(partial(_multiply, tiny, self._inputs(1))) / _QUEUED,
+            name: self.median_seconds(partial(_multiply, large, self._inputs(1))),
+            f"{name} many": self.median_seconds(partial(_multiply, large, self._inputs(CHUNK))),
         }
 
     def _inputs(self, rows: int) -> dict[int, Tensor]:
@@ -112,23 +112,23 @@ class Round:
             for keys, values in zip(cache[::2], cache[1::2], strict=True):
                 attend(q, keys, values, start=_DEPTH, scale=head_dim**-0.5, window=None, softcap=None)
 
-        return self._middle(work)
+        return self.median_seconds(work)
 
-    def _middle(self, work: Callable[[], object]) -> float:
-        """Seconds of a call and of all that it launches, the median of some."""
+    def median_seconds(self, work: Callable[[], object]) -> float:
+        """Return the seconds of a call and of all that it launches, the median of some."""
 
         def measure() -> float:
             turns: list[float] = []
             while len(turns) < _TURNS or sum(turns) < _SECONDS:
                 started = time.perf_counter()
                 work()
-                _wait(self.torch_device)
+                synchronize(self.torch_device)
                 turns.append(time.perf_counter() - started)
             return statistics.median(turns)
 
         with torch.inference_mode():
             work()  # everything is there then that it needs
-            _wait(self.torch_device)
+            synchronize(self.torch_device)
             return self.undisturbed(measure)
 
 
@@ -188,8 +188,8 @@ def _chunk(model: SequenceReader[Decoder]) -> None:
     model.prefill([1] * CHUNK)
 
 
-def _wait(device: torch.device) -> None:
-    """Until everything that was launched there is computed."""
+def synchronize(device: torch.device) -> None:
+    """Wait until everything that was launched there is computed."""
     if device.type == "mps":  # there is one of them, which takes no name
         torch.mps.synchronize()
     elif device.type != "cpu":

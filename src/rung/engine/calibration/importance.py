@@ -72,9 +72,9 @@ def calibrate(
     names = tuple(dict.fromkeys((_PLAIN, *names)))
     borrowed = borrowed and transformers.can_measure()
     if device.kind == "cpu":
-        measure, rates = _Round(device, threads, notify, names, borrowed).seconds, _rates
+        measure, rates = _Round(device, threads, notify, names, borrowed).seconds, rates_of
     else:
-        there = gpu.Round(device, threads, notify, names, borrowed, _undisturbed)
+        there = gpu.Round(device, threads, notify, names, borrowed, undisturbed)
         measure, rates = there.seconds, gpu.rates
     found = [measure() for _ in range(rounds)]
     seconds = {name: statistics.median(each[name] for each in found) for name in found[0]}
@@ -82,7 +82,7 @@ def calibrate(
     return rates(seconds, device, threads, names) | {"spread": max(apart, 1e-3)}
 
 
-def _undisturbed(measure: Callable[[], float]) -> float:
+def undisturbed(measure: Callable[[], float]) -> float:
     """Return a time of ``measure`` during which the hypervisor stole none, else the shortest of several."""
     found = []
     for _ in range(_TRIES):
@@ -109,7 +109,7 @@ class _Round:
             found = {"narrow": _token(model, 0)}
         for name in self.names:
             self.notify(name)
-            with decoder(self.device, self.threads, name, _weights(name)) as model:
+            with decoder(self.device, self.threads, name, weights_of(name)) as model:
                 found |= {name: _token(model, 0), f"{name} products": _products(model)}
                 if name == _PLAIN:
                     found["read"] = _chunk(model, 0)
@@ -121,12 +121,12 @@ class _Round:
                     found["near many"], found["deep many"] = (_chunk(model, depth) for depth in (0, _DEPTH))
         if self.borrowed:
             self.notify("transformers")
-            found |= transformers.seconds(self.device, _undisturbed)
+            found |= transformers.seconds(self.device, undisturbed)
         return found
 
 
-def _rates(seconds: Mapping[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
-    """Rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
+def rates_of(seconds: Mapping[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
+    """Return rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
     layer = seconds["narrow"] / _NARROW.layers
     found = {f"layer {step_of(plan(device, threads, _PLAIN, _NARROW)[1].groups)}": layer}
     for name, size in _CACHES.items():
@@ -135,12 +135,12 @@ def _rates(seconds: Mapping[str, float], device: Device, threads: int, names: Se
     size = _CACHES[_READ]
     deeper = 4 * CHUNK * _DEPTH * size.layers * size.kv_heads * size.head_dim
     found["attention many"] = attention = deeper / _rest(seconds["deep many"], seconds["near many"])
-    chunks = {name: reading(name, _weights(name), device, threads) for name in names}
+    chunks = {name: reading(name, weights_of(name), device, threads) for name in names}
     chunk = chunks[_PLAIN]
     remaining = seconds["read"] - seconds[f"{_PLAIN} products"] - chunk.attended / attention
     found["values many"] = chunk.values / max(remaining, seconds["read"] / 50)  # mostly a tenth
     for name, chunk in chunks.items():
-        found[chunk.rung] = chunk.weights_bytes / _rest(seconds[name], _weights(name).layers * layer)
+        found[chunk.rung] = chunk.weights_bytes / _rest(seconds[name], weights_of(name).layers * layer)
         found[f"{chunk.rung} many"] = chunk.multiplied / seconds[f"{name} products"]
     if "dense" in seconds:
         many = found[f"{chunks[_PLAIN].rung} many"]
@@ -148,8 +148,8 @@ def _rates(seconds: Mapping[str, float], device: Device, threads: int, names: Se
     return found
 
 
-def _weights(name: str) -> Size:
-    """The model that a format is measured with: so many layers that no cache holds much of it."""
+def weights_of(name: str) -> Size:
+    """Return the model that a format is measured with: so many layers that no cache holds much of it."""
     layer = sum(tensor.bytes for tensor in card(name, replace(_WEIGHTS, layers=1)).tensors)
     return replace(_WEIGHTS, layers=max(_WEIGHTS.layers, math.ceil(_READ_BYTES / layer)))
 
@@ -172,7 +172,7 @@ def _token(model: SequenceReader[Decoder], depth: int) -> float:
             turns.append(time.perf_counter() - started)
         return statistics.median(turns[1:])
 
-    return _undisturbed(measure)
+    return undisturbed(measure)
 
 
 def _chunk(model: SequenceReader[Decoder], depth: int) -> float:
@@ -186,7 +186,7 @@ def _chunk(model: SequenceReader[Decoder], depth: int) -> float:
         return time.perf_counter() - started
 
     measure(16)  # everything is there then that prompts need
-    return statistics.median(_undisturbed(measure) for _ in range(_CHUNKS))
+    return statistics.median(undisturbed(measure) for _ in range(_CHUNKS))
 
 
 def _products(model: SequenceReader[Decoder]) -> float:
@@ -207,4 +207,4 @@ def _products(model: SequenceReader[Decoder]) -> float:
 
     with torch.inference_mode():
         measure()  # everything is there then that products need
-        return statistics.median(_undisturbed(measure) for _ in range(_CHUNKS))
+        return statistics.median(undisturbed(measure) for _ in range(_CHUNKS))

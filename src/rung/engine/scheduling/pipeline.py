@@ -57,7 +57,7 @@ class PipelineScheduler(Scheduler):
         self._flying.clear()
         super()._mend()
         for sequence in list(self._running):
-            self._preempt(sequence)
+            self.preempt(sequence)
         self._pipe.prefixes.clear()
 
     def _step(self) -> bool:

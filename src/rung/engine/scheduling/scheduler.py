@@ -503,14 +503,12 @@ class Scheduler:
                     count //= 2
                     continue
                 inside = [part.sequence for part in batch]
-                self._preempt(
-                    next(each for each in reversed(self._running) if each not in inside and self._rests(each))
-                )
+                self.preempt(next(each for each in reversed(self._running) if each not in inside and self._rests(each)))
             else:
                 return count
         return 0
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
         """Take the cache of a sequence, which waits before all others then."""
         self._waiting.insert(0, sequence)
         self._stop(sequence)
@@ -527,7 +525,7 @@ class Scheduler:
                 idle = next((each for each in self._running if _is_idle(each) and self._rests(each)), None)
                 if idle is None:
                     return len(self._running) > count
-                self._preempt(idle)
+                self.preempt(idle)
                 count -= 1
         return len(self._running) > count
 

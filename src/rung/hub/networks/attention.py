@@ -80,7 +80,7 @@ def attend(
     tokens, keys = query.shape[2], key.shape[2]
     causal_only = attention_mask is None and (causal or tokens == 1)
     if causal_only and len(query) == 1 and key.shape == value.shape and not _more(options):
-        return _climbed(query, key, value, scaling), None
+        return climbed(query, key, value, scaling), None
     if causal_only and 1 < tokens < keys:  # torch would take the first keys for all of them
         attention_mask = visible(tokens, keys, keys - tokens, None, query.device)[None, None]
     found: tuple[Tensor, None] = sdpa_attention_forward(
@@ -95,7 +95,8 @@ def _more(options: dict[str, Any]) -> bool:
     return tensors or bool(options.get("dropout") or options.get("softcap"))
 
 
-def _climbed(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+def climbed(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """Return the attention that the ladder climbs to."""
     _, heads, tokens, size = query.shape
     bound = attention(query.device, heads, key.shape[1], size, key.dtype)
     q, keys, values = (each[0].transpose(0, 1) for each in (query.float(), key, value))

@@ -155,7 +155,7 @@ class Kernel:
     def _find(self) -> int:
         with _LOCK:
             if not self._address:
-                self._compiled = self._compile()
+                self._compiled = self.compile()
                 self._address = int(self._compiled.address)
             return self._address
 
@@ -189,7 +189,8 @@ class Kernel:
     def _signature(self) -> Any:
         return types.void(*[types.int64] * self.count)
 
-    def _compile(self) -> Any:
+    def compile(self) -> Any:
+        """Compile the function, or load it from the disk."""
         make = cfunc(self._signature, cache=True, error_model="numpy", boundscheck=False)
         try:
             return make(self.function)

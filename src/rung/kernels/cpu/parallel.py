@@ -39,12 +39,12 @@ def _enter_program(words):
     run_steps(read_i64(words + 16), read_i64(words + 24), words + 32, 0, thread, threads)
 
 
-def _openmp() -> tuple[Callable[..., None], int, int] | None:
+def openmp() -> tuple[Callable[..., None], int, int] | None:
     """Return ``GOMP_parallel`` of the OpenMP library in this process, and the addresses of ``omp_get_thread_num`` and
     ``omp_get_num_threads``. Torch may bring one after the first tokens."""
     if _forked:
         return None
-    return _find_openmp(_torch_is_whole())
+    return find_openmp(_torch_is_whole())
 
 
 def _torch_is_whole() -> bool:
@@ -66,7 +66,7 @@ _forked = False
 def _after_fork() -> None:
     """Leave OpenMP: its threads were the parent's, and a call would wait for them for ever."""
     global _forked
-    _forked = _forked or _find_openmp.cache_info().currsize > 0 or _torch_is_whole()
+    _forked = _forked or find_openmp.cache_info().currsize > 0 or _torch_is_whole()
 
 
 if hasattr(os, "register_at_fork"):
@@ -74,7 +74,8 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.cache
-def _find_openmp(with_torch: bool) -> tuple[Callable[..., None], int, int] | None:
+def find_openmp(with_torch: bool) -> tuple[Callable[..., None], int, int] | None:
+    """Return what ``openmp`` does, once for a process ``with_torch`` and once without."""
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -104,7 +105,7 @@ def run(function: int, words: Sequence[int], threads: int) -> None:
     The function reads a copy of the words. The first is a counter that it divides its work by; it must be 0. Whether
     every thread gets to run is up to the system, so a function must not wait for another thread.
     """
-    found = _openmp()
+    found = openmp()
     if found is None:
         TEAMS.of(threads).run(Program.of([(function, np.array(words, np.int64))]))
         return
@@ -117,7 +118,7 @@ def run(function: int, words: Sequence[int], threads: int) -> None:
 
 def run_program(program: Program, threads: int) -> None:
     """Runs a program on at most ``threads`` threads at once; its functions may count on a barrier after each."""
-    found = _openmp()
+    found = openmp()
     if found is None:
         TEAMS.of(threads).run(program)
         return

@@ -40,7 +40,7 @@ Location = torch.device | str
 _SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}
 
 _lock = threading.RLock()
-_states: WeakIdKeyDictionary = WeakIdKeyDictionary()
+states: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _log = logging.getLogger("rung")
 
 
@@ -84,10 +84,10 @@ def state(parts: dict[str, Tensor], format: Format, shape: Shape) -> State:
     Raises ``UsageError`` for parts in another dtype than the format's: a cast has destroyed the scales.
     """
     codes, key = parts["data"], _key(parts.values())
-    found: State | None = _states.get(codes)
+    found: State | None = states.get(codes)
     if found is None or found.key != key:
         with _lock:
-            found = _states[codes] = State(key, _stored(parts, format, shape))
+            found = states[codes] = State(key, _stored(parts, format, shape))
     return found
 
 
@@ -95,7 +95,7 @@ def forget(codes: Tensor) -> None:
     """Let go of the state of the weight with these codes, which weak references to them belong to: torch exchanges no
     tensor that has one, and in-place changes under ``torch.inference_mode`` have no version to tell them by."""
     with _lock:
-        _states.pop(codes, None)
+        states.pop(codes, None)
 
 
 def foreign(
@@ -106,10 +106,10 @@ def foreign(
     It is made anew, of ``parts()``, when one of ``tensors`` has moved or changed.
     """
     key = _key(tensors)
-    found: State | None = _states.get(owner)
+    found: State | None = states.get(owner)
     if found is None or found.key != key or found.stored.shape != shape or found.stored.encoded.format != format:
         with _lock:
-            found = _states[owner] = State(key, _stored(parts(), format, shape), packed=False)
+            found = states[owner] = State(key, _stored(parts(), format, shape), packed=False)
     return found
 
 
@@ -139,7 +139,7 @@ def linear(bound: State, x: Tensor) -> Linear:
         return found
     with _lock:
         shared = next((other for other in bound.linears.values() if other.packing != "stored"), None)
-        bound.linears[x.dtype] = shared or _bind(bound, x)
+        bound.linears[x.dtype] = shared or bind(bound, x)
         return bound.linears[x.dtype]
 
 
@@ -157,7 +157,8 @@ def pack(encoded: Encoded, location: torch.device, dtype: str, threads: int) -> 
     return _binder_of(device_of(location), dtype, threads, True).linear(encoded)
 
 
-def _bind(bound: State, x: Tensor) -> Linear:
+def bind(bound: State, x: Tensor) -> Linear:
+    """Return the linear of a weight, bound for what it is multiplied with."""
     linear = _binder(x.device, DTYPE_NAME[x.dtype], bound.packed).linear(_whole(bound))
     if isinstance(linear.state, Stored):
         linear.state.parts.update(bound.stored.parts)
@@ -195,7 +196,7 @@ def _attention_of(binder: Binder, heads: int, kv_heads: int, size: int, dtype: s
 
 def rasterizer(location: Location, degree: int | None, antialiased: bool) -> Rasterizer:
     """Splats to pictures there."""
-    return _rasterizer_of(str(location), current(), degree, antialiased)
+    return rasterizer_of(str(location), current(), degree, antialiased)
 
 
 def _drawing(location: Location) -> Device:
@@ -212,7 +213,7 @@ def _webgpu_device(name: str) -> Device:
 
 
 @functools.cache
-def _rasterizer_of(location: str, card: Device | None, degree: int | None, antialiased: bool) -> Rasterizer:
+def rasterizer_of(location: str, card: Device | None, degree: int | None, antialiased: bool) -> Rasterizer:
     """``card`` is the simulated one, if any."""
     binder = Binder(_drawing(location), journal, threads=torch.get_num_threads())
     return binder.rasterizer(degree=degree, antialiased=antialiased)
@@ -221,7 +222,7 @@ def _rasterizer_of(location: str, card: Device | None, degree: int | None, antia
 def distrust_rasterizer(location: Location, degree: int | None, antialiased: bool, reason: str) -> None:
     """Leaves the rung that draws splats there for the one below, for all degrees."""
     rasterizer(location, degree, antialiased).distrust(reason)
-    _rasterizer_of.cache_clear()
+    rasterizer_of.cache_clear()
 
 
 def left_rasterizers(location: Location) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 #: torch's own words for the kinds of devices.
 TORCH_KINDS = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps"}
 
-_found: torch.device | None = None
+found_device: torch.device | None = None
 
 
 def start(kind: str, arch: str, marks: dict[str, str], threads: int) -> None:
@@ -20,24 +20,24 @@ def start(kind: str, arch: str, marks: dict[str, str], threads: int) -> None:
     ``marks`` may hold ``uuid`` or ``pci`` (domain:bus:device) to tell several devices of a kind apart, ``index`` as the
     last resort. Raises ``LookupError`` with a sentence when this torch can run nothing there.
     """
-    global _found
+    global found_device
     torch.set_num_threads(max(1, threads))
     torch.manual_seed(0)
     if kind == "cpu":
-        _found = torch.device("cpu")
+        found_device = torch.device("cpu")
         return
     refusal = _unavailable(kind)
     if not refusal and kind in ("cuda", "rocm"):
         refusal = lacks_code(arch, torch.cuda.get_arch_list(), torch.__version__)
     if refusal:
         raise LookupError(refusal)
-    _found = torch.device(TORCH_KINDS[kind], torch_index(kind, marks))
+    found_device = torch.device(TORCH_KINDS[kind], torch_index(kind, marks))
 
 
 def device() -> torch.device:
     """The device that ``start`` found."""
-    assert _found is not None, "start has not run in this child"
-    return _found
+    assert found_device is not None, "start has not run in this child"
+    return found_device
 
 
 def torch_index(kind: str, marks: dict[str, str]) -> int:

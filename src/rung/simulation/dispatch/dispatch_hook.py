@@ -38,7 +38,7 @@ def _pass_on(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func._op(*args, **kwargs)
 
 
-_handler: Handler = _pass_on
+current_handler: Handler = _pass_on
 
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,16 +47,16 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
             return mode.__torch_dispatch__(func, (), args, kwargs)
     _include(_KEY, False)
     try:
-        return _handler(func, args, kwargs)
+        return current_handler(func, args, kwargs)
     finally:
-        _include(_KEY, _handler is not _pass_on)
+        _include(_KEY, current_handler is not _pass_on)
 
 
 def handle_by(handler: Handler | None) -> None:
     """Says what sees the operations from now on, in the threads that are ``seen``; it is not called for its own."""
-    global _handler
+    global current_handler
     register(_fallback)
-    _handler = handler or _pass_on
+    current_handler = handler or _pass_on
 
 
 def see() -> None:

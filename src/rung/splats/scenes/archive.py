@@ -43,7 +43,7 @@ def unpacked(path: Path) -> Path:
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in _entries(path, archive, stat.st_size):
-                _extract(path, archive, entry, temporary)
+                extract_entry(path, archive, entry, temporary)
         _named(temporary, folder)
     except DAMAGED as error:
         raise BadFile(f"{path} is no zip file that can be read.", [str(error)], ["make the archive again"]) from error
@@ -84,7 +84,7 @@ def _entries(path: Path, archive: zipfile.ZipFile, length: int) -> list[zipfile.
     return found
 
 
-def _extract(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
+def extract_entry(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
     """Writes one file; never more than it declares."""
     target = folder / PurePosixPath(entry.filename.replace("\\", "/"))
     target.parent.mkdir(parents=True, exist_ok=True)

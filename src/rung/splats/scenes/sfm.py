@@ -76,7 +76,7 @@ def reconstruct(
     with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=_WORK) as temporary:
         work = Path(temporary)
         names = _gather(source, work / "images", max_images, note)
-        model = _mapped(pycolmap, work, names, threads, note)
+        model = map_photographs(pycolmap, work, names, threads, note)
         placed = {image.name for image in model.images.values()} if model is not None else set()
         unplaced = tuple(name for name in names if name not in placed)
         if model is None or len(placed) < max(_LEAST, _ENOUGH * len(names)):
@@ -154,8 +154,8 @@ def _give(images: Path, target: Path) -> None:
             file.replace(target_file)
 
 
-def _mapped(pycolmap: ModuleType, work: Path, names: list[str], threads: int, note: Note) -> Any:
-    """The largest model of the photographs in ``work/images``; ``None`` if there is none."""
+def map_photographs(pycolmap: ModuleType, work: Path, names: list[str], threads: int, note: Note) -> Any:
+    """Return the largest model of the photographs in ``work/images``; ``None`` if there is none."""
     database, images = work / "database.db", work / "images"
     note(f"looking for features in {count(len(names), 'photograph')}")
     _find_features(pycolmap, database, images, names, threads)

@@ -148,7 +148,7 @@ class Trainer:
         index, before = self.index(self.step), self._done
         self._material.photographs.expect(self.index(self.step + 1))
         chance = torch.Generator(self.model.device).manual_seed(self._settings.seed * 1_000_003 + self.step)
-        picture = self._learn(index, chance)
+        picture = self.learn(index, chance)
         rates = settings.rates(before, self.course.steps)
         self.model.step(rates, self.degree)
         self.corrections.step(before, self.step + 1)
@@ -160,8 +160,8 @@ class Trainer:
             self.check()
         return picture
 
-    def _learn(self, index: int, chance: torch.Generator) -> StepStats:
-        """Gradients of one photograph; again on the rung below when the one that draws fails."""
+    def learn(self, index: int, chance: torch.Generator) -> StepStats:
+        """Compute gradients of one photograph; again on the rung below when the one that draws fails."""
         camera = self.camera(index)
         draw = binding.rasterizer(self._location, self.drawn, camera.antialiased)
         begin = chance.get_state()

@@ -28,12 +28,12 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     """
     splats = Splats(*(tensor.detach() for tensor in splats))
     splats = splats._replace(scales=_uneven(splats.scales))
-    tiles = _tiles(camera)
+    tiles = random_tiles(camera)
     pixels, slopes, weights = _drawn(draw, splats, pose.detach(), camera, tiles)
     pose = pose.detach().cpu()
-    chosen = _near(splats, pose, camera, tiles)
+    chosen = splats_near(splats, pose, camera, tiles)
     own = Splats(*(tensor[chosen.to(tensor.device)].cpu() for tensor in splats))
-    want, expected = _reference(own, pose, camera, tiles, weights)
+    want, expected = reference(own, pose, camera, tiles, weights)
     error = (pixels - want).abs() / torch.tensor([1, 1, 1, float(want[:, 3].max().clamp_min(1)), 1])
     if not bool(torch.isfinite(error).all()):
         return "a picture that is no numbers"
@@ -42,7 +42,7 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     if others > _OTHERS or float(error.mean()) > _MEAN:
         return f"{others:.1%} of the pixels of a view are not those of ref, by up to {float(worst.max()):.2g}"
     for name, share in zip(
-        Splats._fields, _shares(slopes, chosen, _gradients_of_splats(own, pose, camera, expected)), strict=True
+        Splats._fields, _shares(slopes, chosen, gradients_of_splats(own, pose, camera, expected)), strict=True
     ):
         if not share <= _SLOPE:
             return f"gradients of {name} on a view differ from those of ref by {share:.1%}"
@@ -68,7 +68,7 @@ def _shares(actual: list[Tensor], chosen: Tensor, expected: Iterable[list[Tensor
 def _drawn(
     draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]]
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Pixels [P, 5] of the tiles, what their weighted sum tells of all splats, and the weights of each tile."""
+    """Return pixels [P, 5] of the tiles, what their weighted sum tells of all splats, and the weights of each tile."""
     taken = [tensor.detach().requires_grad_() for tensor in splats]
     with torch.enable_grad():
         picture = draw(Splats(*taken), pose, camera)
@@ -85,8 +85,8 @@ def _uneven(scales: Tensor) -> Tensor:
     return scales * (0.7 + 0.6 * share).to(scales)
 
 
-def _tiles(camera: Camera) -> list[tuple[int, int]]:
-    """Columns and rows of tiles, by chance."""
+def random_tiles(camera: Camera) -> list[tuple[int, int]]:
+    """Return columns and rows of tiles, by chance."""
     across, down = -(-camera.width // TILE), -(-camera.height // TILE)
     order = torch.randperm(across * down, generator=torch.Generator().manual_seed(_SEED))
     return [divmod(int(number), down) for number in order[:TILES]]
@@ -106,8 +106,8 @@ def _weights(box: Tensor, number: int) -> Tensor:
     return torch.rand(box.shape, generator=torch.Generator().manual_seed(_SEED + number)) + 0.5
 
 
-def _near(splats: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]]) -> Tensor:
-    """The indexes [n] of splats that touch any of the tiles, a piece of all splats at a time."""
+def splats_near(splats: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]]) -> Tensor:
+    """Return the indexes [n] of splats that touch any of the tiles, a piece of all splats at a time."""
     corners = torch.tensor(tiles) * TILE
     found = []
     for first in range(0, len(splats.means), _PIECE):
@@ -126,7 +126,7 @@ def _on(flat: Flat, corner: Tensor) -> Tensor:
     return ((flat.means + radii > corner) & (flat.means - radii < corner + TILE) & (radii > 0)).all(-1)
 
 
-def _reference(
+def reference(
     own: Splats, pose: Tensor, camera: Camera, tiles: list[tuple[int, int]], weights: list[Tensor]
 ) -> tuple[Tensor, Flat]:
     """Pixels [P, 5] of the tiles, and what their weighted sum tells of splats in the plane; in float64, a tile or piece
@@ -170,7 +170,7 @@ def _composited(tile: Flat, tile_index: tuple[int, int], weight: Tensor) -> tupl
     return torch.cat(pixels), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
-def _gradients_of_splats(own: Splats, pose: Tensor, camera: Camera, sums: Flat) -> Iterator[list[Tensor]]:
+def gradients_of_splats(own: Splats, pose: Tensor, camera: Camera, sums: Flat) -> Iterator[list[Tensor]]:
     """Yield what is told of splats in the plane as gradients of the splats themselves, float64, a piece at a time."""
     parts = zip(*(value.split(_PIECE) for value in sums), strict=True)
     for splats, slopes in zip(_pieces(own), parts, strict=True):

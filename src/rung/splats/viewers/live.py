@@ -62,17 +62,17 @@ class Live:
         import viser
 
         with contextlib.redirect_stdout(io.StringIO()):  # its own banner; stdout is for answers
-            self._server: ViserServer = viser.ViserServer(host=host, port=port, label="rung", verbose=False)
+            self.server: ViserServer = viser.ViserServer(host=host, port=port, label="rung", verbose=False)
         self.address = f"http://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else host}:{self._port(port)}"
         center, up, distance = frame(views, cloud)
-        self._server.scene.set_up_direction(tuple(up))
+        self.server.scene.set_up_direction(tuple(up))
         start = places(views[:1])[0] if views else center + distance * (up * 0.3 + aside(up))
-        self._server.initial_camera.position, self._server.initial_camera.look_at = tuple(start), tuple(center)
+        self.server.initial_camera.position, self.server.initial_camera.look_at = tuple(start), tuple(center)
         if views:  # its pictures are drawn with the window's angle, whatever angle they are asked for
-            self._server.initial_camera.fov = _field(views[0])
-        self._server.gui.add_markdown(_HELP)
-        self._status = self._server.gui.add_markdown("")
-        self._pause = self._server.gui.add_checkbox("pause", False) if training else None
+            self.server.initial_camera.fov = _field(views[0])
+        self.server.gui.add_markdown(_HELP)
+        self.status = self.server.gui.add_markdown("")
+        self.pause = self.server.gui.add_checkbox("pause", False) if training else None
         self._cameras: list[Any] = []
         self._due = 0.0
         self._frustums(views, 0.08 * distance)
@@ -87,19 +87,19 @@ class Live:
     @property
     def paused(self) -> bool:
         """Return whether somebody asked training to wait, and still looks on: a closed browser holds nothing up."""
-        return self._pause is not None and self._pause.value and bool(self._server.get_clients())
+        return self.pause is not None and self.pause.value and bool(self.server.get_clients())
 
     def update(self, cloud: Cloud, step: int | None = None) -> None:
         """Shows these splats instead."""
         named = count(len(cloud.means), "splat")
-        self._status.content = named if step is None else f"step {step:,} · {named}"
+        self.status.content = named if step is None else f"step {step:,} · {named}"
         if not len(cloud.means):
             return
         scale = _MEDIAN / max(float(np.median(cloud.scales)), 1e-12)
-        self._server.scene.add_gaussian_splats(
+        self.server.scene.add_gaussian_splats(
             "/splats",
             cloud.means * np.float32(scale),
-            _covariances(cloud, scale),
+            covariances(cloud, scale),
             np.clip(cloud.tints, 0, 1),
             cloud.opacities[:, None],
             scale=1 / scale,
@@ -112,7 +112,7 @@ class Live:
         of training.
         """
         begin = time.monotonic()
-        if begin >= self._due and self._server.get_clients():
+        if begin >= self._due and self.server.get_clients():
             self.update(cloud(), step)
             end = time.monotonic()
             self._due = end + max(_EVERY, 19 * (end - begin))
@@ -123,8 +123,8 @@ class Live:
 
     def steps(self, names: Sequence[str], show: Callable[[int], Cloud]) -> None:
         """Adds a slider over clouds by index; the last is taken to be shown."""
-        slider = self._server.gui.add_slider("step", 0, len(names) - 1, 1, len(names) - 1)
-        name = self._server.gui.add_markdown(names[-1])
+        slider = self.server.gui.add_slider("step", 0, len(names) - 1, 1, len(names) - 1)
+        name = self.server.gui.add_markdown(names[-1])
         moving = threading.Lock()
 
         @slider.on_update
@@ -142,11 +142,11 @@ class Live:
     def close(self) -> None:
         """Ends the server."""
         with contextlib.redirect_stdout(io.StringIO()):
-            self._server.stop()
+            self.server.stop()
 
     def _port(self, requested: int) -> int:
         """The port that was taken; raises ``UsageError`` where another program was quicker."""
-        found = self._server.get_port()
+        found = self.server.get_port()
         if requested not in (0, found):
             self.close()
             raise _in_use(requested)
@@ -157,7 +157,7 @@ class Live:
             self._cameras.append(self._frustum(index, view, size))
         if not views:
             return
-        box = self._server.gui.add_checkbox("cameras", True)
+        box = self.server.gui.add_checkbox("cameras", True)
         box.on_update(lambda _: self.show_cameras(box.value))
 
     def _frustum(self, index: int, view: View, size: float) -> Any:
@@ -165,14 +165,14 @@ class Live:
 
         turn = pose_of(view)[:3, :3].T
         wxyz, position = SO3.from_matrix(turn).wxyz, places([view])[0]
-        frustum = self._server.scene.add_camera_frustum(
+        frustum = self.server.scene.add_camera_frustum(
             f"/cameras/{index}",
             _field(view),
             view.width / view.height,
             scale=size,
             thickness=0.02 * size,
             color=(213, 94, 0) if view.split == "test" else (0, 114, 178),
-            image=_thumbnail(view),
+            image=thumbnail(view),
             wxyz=wxyz,
             position=position,
         )
@@ -238,8 +238,8 @@ def _field(view: View) -> float:
     return 2 * math.atan(0.5 * view.height / view.fy)
 
 
-def _covariances(cloud: Cloud, scale: float) -> np.ndarray:
-    """[N, 3, 3] of the cloud enlarged by ``scale``."""
+def covariances(cloud: Cloud, scale: float) -> np.ndarray:
+    """Return covariances [N, 3, 3] of the cloud enlarged by ``scale``."""
     w, x, y, z = cloud.units.T
     rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)]
     rows += [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)]
@@ -250,8 +250,8 @@ def _covariances(cloud: Cloud, scale: float) -> np.ndarray:
     return result
 
 
-def _thumbnail(view: View) -> np.ndarray | None:
-    """The photograph, small; None where it is not there any more."""
+def thumbnail(view: View) -> np.ndarray | None:
+    """Return the photograph, small; None where it is not there any more."""
     from PIL import Image, UnidentifiedImageError
 
     try:

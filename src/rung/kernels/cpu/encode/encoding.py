@@ -40,11 +40,12 @@ _CHUNK, _SLAB = 1 << 14, 1 << 22
 
 def compiles(fmt: Format) -> bool:
     """Return whether there is a kernel for a format, and a compiler for this processor."""
-    return fmt.name.split(":")[0] in FORMATS and _can_compile()
+    return fmt.name.split(":")[0] in FORMATS and can_compile()
 
 
 @functools.cache
-def _can_compile() -> bool:
+def can_compile() -> bool:
+    """Return whether kernels can be compiled here."""
     return importlib.util.find_spec("numba") is not None and bool(target.features())
 
 
@@ -53,12 +54,12 @@ def convert(
 ) -> Encoded:
     """Convert as ``rung.formats.convert`` does, bit for bit, with its errors."""
     result: Encoded | None = None
-    if encoded.format != fmt and compiles(fmt) and _takes(encoded, fmt):
+    if encoded.format != fmt and compiles(fmt) and takes(encoded, fmt):
         result = _encode(encoded, fmt, threads, importance if formats.weighs(fmt) else None)
     return formats.convert(encoded, fmt, name, threads, importance) if result is None else result
 
 
-def _takes(encoded: Encoded, fmt: Format) -> bool:
+def takes(encoded: Encoded, fmt: Format) -> bool:
     """Return whether rows consist of whole blocks and registers, and nothing is missing."""
     rows, columns = encoded.shape
     return rows * columns > 0 and columns % max(fmt.block, 16) == 0 and _fits(encoded)
@@ -106,7 +107,7 @@ def errors(before: Encoded, after: Encoded, threads: int = 1) -> Sums | None:
     None where nothing can be compiled, or rows are not whole registers.
     """
     rows, columns = before.shape
-    if not _can_compile() or rows * columns == 0 or columns % 16 or not (_fits(before) and _fits(after)):
+    if not can_compile() or rows * columns == 0 or columns % 16 or not (_fits(before) and _fits(after)):
         return None
     from rung.kernels.cpu.pack import row_errors
 

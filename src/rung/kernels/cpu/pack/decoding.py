@@ -28,7 +28,7 @@ def decode(encoded: Encoded, rows: slice | None = None, threads: int = 1) -> Flo
     """Decode as ``rung.formats.decode`` does, bit for bit: float32 [rows, columns]."""
     family = encoded.format.family
     start, stop, _ = (rows or slice(None)).indices(encoded.shape[0])
-    run = _compiled(family) if family in ("codebook4", "grouped") and start < stop else None
+    run = compiled_kernel(family) if family in ("codebook4", "grouped") and start < stop else None
     result: Floats | None = None
     if run is not None:
         result = (_codebook if family == "codebook4" else _grouped)(encoded, start, stop, threads, run)
@@ -41,7 +41,7 @@ def narrow(encoded: Encoded, dtype: str, rows: slice | None = None, threads: int
     Through float32 they take three times as much memory traffic.
     """
     start, stop, _ = (rows or slice(None)).indices(encoded.shape[0])
-    run = _compiled(encoded.format.family, dtype) if encoded.format.family == "codebook4" else None
+    run = compiled_kernel(encoded.format.family, dtype) if encoded.format.family == "codebook4" else None
     return None if run is None else _codebook(encoded, start, stop, threads, run, np.uint16)
 
 
@@ -85,8 +85,8 @@ def _pairs(format: Format) -> npt.NDArray[np.uint64]:
 
 
 @functools.cache
-def _compiled(family: str, dtype: str = "f32") -> Run | None:
-    """Runs the kernel of a family on so many threads; None where nothing can be compiled."""
+def compiled_kernel(family: str, dtype: str = "f32") -> Run | None:
+    """Return what runs the kernel of a family on so many threads; None where nothing can be compiled."""
     if importlib.util.find_spec("numba") is None or not target.features():
         return None
     from rung.kernels.cpu.pack.decoding_kernels import decode_blocks, decode_groups

@@ -185,10 +185,10 @@ def fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
     name = packed.format.name
     stored = encoded.parts["data"].reshape(encoded.shape[0], -1)[first:last]
     if kernel := grouped.GROUPED.get(name.split(":")[0]):
-        _move(packed, kernel, stored, first, packed.format.block, grouped.how(packed.format))
+        move_rows(packed, kernel, stored, first, packed.format.block, grouped.how(packed.format))
         return
     kernel, block, extra, _codes = packer(packed.format, packed.layout)  # the codes live until the rows are packed
-    _move(packed, kernel, stored, first, block, extra)
+    move_rows(packed, kernel, stored, first, block, extra)
     if is_generic(packed.format):
         return
     scales = _scales(encoded, first, last)
@@ -204,7 +204,7 @@ def _native(packed: Packed) -> tuple[Kernel, Kernel]:
     return NATIVE[packed.layout.name if packed.layout.name in NATIVE else "codebook"]
 
 
-def _move(packed: Packed, kernel: Kernel, stored: npt.NDArray[Any], first: int, block: int, extra: int) -> None:
+def move_rows(packed: Packed, kernel: Kernel, stored: npt.NDArray[Any], first: int, block: int, extra: int) -> None:
     """Calls a kernel of one row, with that last argument, for the rows from ``first`` on, which are ``stored``."""
     assert stored.strides[1] == stored.itemsize == 1
     rows, target = (first, first + len(stored)), packed.pointer + packed.layout.row_header
@@ -244,7 +244,7 @@ def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
     width = {"rows": plain.bytes((1, columns)), "row_scale": columns, "flat": columns // 2}[plain.layout]
     stored = np.empty((len(rows), width), np.uint8)
     for index, row in enumerate(rows.tolist()):
-        _move(packed, _native(packed)[1], stored[index : index + 1], row, layout.block, layout.block // UNIT)
+        move_rows(packed, _native(packed)[1], stored[index : index + 1], row, layout.block, layout.block // UNIT)
     if plain.layout == "rows":
         return Encoded(plain, shape, {"data": stored})
     scales = np.ascontiguousarray(_lanes(packed)[rows // ROWS, :, rows % ROWS])
@@ -274,8 +274,8 @@ def _table(format: Format) -> Bytes | None:
     return table
 
 
-def _mapping(array: npt.NDArray[Any]) -> mmap.mmap | None:
-    """The file mapping that a read-only array looks into, if any."""
+def mapping_of(array: npt.NDArray[Any]) -> mmap.mmap | None:
+    """Return the file mapping that a read-only array looks into, if any."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -288,7 +288,7 @@ def _mapping(array: npt.NDArray[Any]) -> mmap.mmap | None:
 def _give_back(encoded: Encoded, first: int, last: int) -> None:
     """Let go of the pages of rows [first, last) if they are a file's, which keeps them."""
     for part in encoded.parts.values():
-        mapped = _mapping(part)
+        mapped = mapping_of(part)
         if mapped is None:
             continue
         start = np.frombuffer(mapped, np.uint8).ctypes.data

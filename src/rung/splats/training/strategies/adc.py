@@ -59,7 +59,7 @@ class Classic:
         if self._grow.falls(step, before, done, self._last):
             self._last = step
             self._growing(model, chance)
-            self._drop(model, done)
+            self.drop(model, done)
             self._pulls = torch.zeros(0)
         if self._reset.falls(step, before, done, self._last_reset):
             self._last_reset = step
@@ -91,7 +91,7 @@ class Classic:
         moved = means + torch.einsum("nij,nj->ni", rotations(quats), offsets)
         model.replace(rows, means=moved, log_scales=(logs.exp() / _SMALLER).log())
 
-    def _drop(self, model: Model, done: float) -> None:
+    def drop(self, model: Model, done: float) -> None:
         v = model.values
         good = ~(v["logits"].sigmoid() < _FAINT)  # what is no number stays, so that it is found
         if done > _RESET:

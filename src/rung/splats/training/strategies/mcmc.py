@@ -62,7 +62,7 @@ class MarkovChain:
         if self._beat.falls(step, before, done, self._last):
             self._last = step
             self._relocate(model, chance)
-            self._add(model, chance)
+            self.add_splats(model, chance)
         self._wander(model, rate, chance)
 
     def _relocate(self, model: Model, chance: torch.Generator) -> None:
@@ -75,7 +75,7 @@ class MarkovChain:
         model.replace(dead, **{name: value.detach()[sources] for name, value in model.values.items()})
         model.forget(torch.cat([dead, sources]))
 
-    def _add(self, model: Model, chance: torch.Generator) -> None:
+    def add_splats(self, model: Model, chance: torch.Generator) -> None:
         more = min(self._cap, int(_GROWTH * len(model)) + 1) - len(model)
         opacities = model.values["logits"].detach().sigmoid()
         # what is no number is left to Trainer.check
