@@ -18,7 +18,7 @@ _TOLD = 0.1
 
 @functools.cache
 def fix_table() -> Table:
-    """Return what was learned of fixes."""
+    """Return the learned weights of words for each fix."""
     return read_table("fixes.table")
 
 

@@ -104,7 +104,7 @@ def read_table(name: str) -> Table:
 
 @functools.cache
 def word_table() -> Table:
-    """Return what was learned of words."""
+    """Return the learned weights of words for each cause."""
     return read_table("words.table")
 
 

@@ -75,7 +75,7 @@ if hasattr(os, "register_at_fork"):
 
 @functools.cache
 def find_openmp(with_torch: bool) -> tuple[Callable[..., None], int, int] | None:
-    """Return what ``openmp`` does, once for a process ``with_torch`` and once without."""
+    """Do as ``openmp``, and look once for a process ``with_torch`` and once without."""
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

@@ -86,7 +86,7 @@ def _pairs(format: Format) -> npt.NDArray[np.uint64]:
 
 @functools.cache
 def compiled_kernel(family: str, dtype: str = "f32") -> Run | None:
-    """Return what runs the kernel of a family on so many threads; None where nothing can be compiled."""
+    """Return the function that runs the kernel of a family; None where nothing can be compiled."""
     if importlib.util.find_spec("numba") is None or not target.features():
         return None
     from rung.kernels.cpu.pack.decoding_kernels import decode_blocks, decode_groups
