@@ -64,6 +64,9 @@ _CUDA_INSTRUCTIONS = 4.0
 #: Instructions a weight of shaders for each row of activations beyond the first, in float32 and in int8
 #: (``benchmarks/webgpu_instructions.py --rows 16``).
 _MORE_ROWS = 4.2, 0.5
+#: Instructions a weight by which a workgroup makes int8 of its row of activations: 520 of each of 256 threads for 32
+#: rows of 4,096 columns (``--int8 --summed``); half of it where it has gate and up.
+_MADE_INT8 = 1.0
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
 _LAYER_SECONDS = {
@@ -113,8 +116,8 @@ class Group:
     """The matrices that share a format, a rung and a use: weights and bytes that one token reads.
 
     ``once``: the head and a tied embedding, which a prompt needs once and not at every token. ``matrices``: how many.
-    ``unrounded``: weights of ``count`` whose activations a norm behind a product is added to, which ``webgpu.int8``
-    does not round.
+    ``summed``: weights of ``count`` whose activations a norm behind a product is added to, of which each workgroup of
+    ``webgpu.int8`` makes int8 by itself.
     """
 
     format: str
@@ -123,7 +126,7 @@ class Group:
     count: float
     bytes: float
     matrices: float = 1
-    unrounded: float = 0.0
+    summed: float = 0.0
 
 
 def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
@@ -359,8 +362,8 @@ def _instructions(group: Group, device: Device, rows: int) -> float:
     floats, integers = (shaders.of(group.format, int8) + (rows - 1) * _MORE_ROWS[int8] for int8 in (False, True))
     if not _has_dots(device) or group.format.split(":")[0] in _IN_FLOAT32:
         return floats
-    share = group.unrounded / group.count if group.count else 0.0
-    return share * floats + (1 - share) * integers
+    share = group.summed / group.count if group.count else 0.0
+    return integers + (share * _MADE_INT8 if rows == 1 else 0.0)
 
 
 def _peak(group: Group, device: Device) -> float:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Norms behind products: of some only, so that each is followed by what has one and by what has none.
 _POST_NORMS = ("layers.0.mlp_post_norm", "layers.1.attn_post_norm", "layers.1.mlp_post_norm")
-#: What multiplies the sums of hidden states and of what such a norm gives: in float32 on every rung.
-_BEHIND_NORMS = (*(f"layers.1.{name}" for name in ("q", "k", "v", "gate", "up")), "head")
 #: Formats whose layouts have, together, all kinds of codes and of scales.
 LAYOUTS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8", "iq4_nl")
 #: Rows that a rung of linear for few rows takes.
@@ -139,7 +137,7 @@ class _Parts:
         format = {"numba.stored": "bf16", "cuda.stored": "int8" if columns % 64 else "nf4"}.get(rung, "q8_0")
         if not formats.get(format).divides(columns):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
-        rounds = self._rounds and role not in _BEHIND_NORMS and (self._whole or not role.endswith(".o"))
+        rounds = self._rounds and (self._whole or not role.endswith(".o"))
         return _Linear(self._encoded(role, format), rung, self._device, rounds)
 
     def look_up(self) -> _Embedding:

@@ -26,7 +26,7 @@ from rung.kernels.webgpu.attention import (
 )
 from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.draw import SETTINGS_BYTES
-from rung.kernels.webgpu.glue import embed, embed_groups, norm
+from rung.kernels.webgpu.glue import add_normed, embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
 from rung.kernels.webgpu.info import INFO, MOST_PARTS, MOST_ROWS, ONE_PART, part_bytes
 from rung.kernels.webgpu.int8.tiles import Tile
@@ -263,10 +263,12 @@ class Program:
         if rows not in self._heads:
             s = self._state
             gain, post = s.norm.places
+            x, sums = s.hidden[s.sums % 2], s.hidden[(s.sums + 1) % 2]
+            before = self._sums(s.norm, x, sums, rows, post, gain)
+            x, post = (sums, -1) if before else (x, post)
             options = {"gain": gain, "post": post, "softcap": s.shape.logit_softcap, "selected": True}
             options["units"] = s.units[0]
-            found = self._products(s.head, [-1], s.norm, s.hidden[s.sums % 2], s.logits, rows, **options)
-            self._heads[rows] = list(found)
+            self._heads[rows] = [*before, *self._products(s.head, [-1], s.norm, x, s.logits, rows, **options)]
         return self._heads[rows]
 
     def _layer(self, layer: Layer, rows: int, apart: bool, parted: bool) -> Iterator[Dispatch]:
@@ -275,21 +277,37 @@ class Program:
         sums, post = layer.sums + (layer.before >= 0), layer.attention_post
         hidden, after = s.hidden[sums % 2], s.hidden[(sums + (post >= 0)) % 2]
         looked_up = layer.weights.index == 0 and s.embed is None
-        options: dict[str, Any] = {"gain": layer.attention, "post": layer.before, "kept": hidden}
+        x, former = s.hidden[layer.sums % 2], layer.before
+        if summed := self._sums(layer.vectors, x, hidden, rows, former, layer.attention):
+            yield from summed
+            x, former = hidden, -1
+        options: dict[str, Any] = {"gain": layer.attention, "post": former, "kept": hidden}
         options["units"] = None if looked_up else s.units[0]
-        before = s.hidden[layer.sums % 2]
-        yield from self._products(layer.inputs, inputs, layer.vectors, before, s.qkv, rows, **options)
+        yield from self._products(layer.inputs, inputs, layer.vectors, x, s.qkv, rows, **options)
         yield from self._attention(layer, apart, parted)
         mixed = s.units[1] if self._whole_heads else None
         options = {"units": mixed, "normed": post >= 0, "behind": layer.mlp}
         yield from self._sum(layer.output, output, layer.vectors, s.mixed, hidden, rows, **options)
+        x = hidden
+        if summed := self._sums(layer.vectors, x, after, rows, post, layer.mlp):
+            yield from summed
+            x, post = after, -1
         options = {"gain": layer.mlp, "post": post, "kept": after, "activation": shape.activation}
         # with an adapter and a norm behind the product before it there is no binding left
         made = None if post >= 0 and self._changes[id(layer.widen)].down is not None else s.units[2]
         options |= {"units": s.units[0], "made": made}
-        yield from self._products(layer.widen, widen, layer.vectors, hidden, s.inner, rows, **options)
+        yield from self._products(layer.widen, widen, layer.vectors, x, s.inner, rows, **options)
         options = {"units": made, "normed": layer.weights.mlp_post_norm is not None, "behind": layer.behind}
         yield from self._sum(layer.narrow, narrow, layer.vectors, s.inner, after, rows, **options)
+
+    def _sums(self, vectors: Vectors, x: Any, y: Any, rows: int, post: int, gain: int) -> list[Dispatch]:
+        """Return the kernel that makes y of x and of what a norm behind a product gives, with its units, for several
+        rows that are multiplied as integers: a workgroup would make them of all rows anew. None for others."""
+        s = self._state
+        if post < 0 or rows == 1 or not s.integers:
+            return []
+        kernel = add_normed(s.shape.hidden, vectors.size, s.shape.norm_epsilon, post, gain)
+        return [s.gpu.bind(kernel, [vectors.buffer, x, s.added, y, s.units[0]], 0)]
 
     @property
     def _whole_heads(self) -> bool:
@@ -342,7 +360,7 @@ class Program:
         if options.get("post", -1) >= 0:
             options["keeps"] = kept is not None
             buffers += [s.added] if kept is None else [s.added, kept]
-            units = None  # what a norm is added to has none
+            units = None  # what a norm is added to has none yet
         kind: type[Product] = Product
         if s.integers:
             kind = Tile
