@@ -93,6 +93,29 @@ def test_answers_are_those_of_the_processor_and_of_company(adapter):
     assert [answer.text for answer in there.generate_many(prompts, [options] * len(prompts), progress=False)] == right
 
 
+@pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
+def test_a_cache_in_q8_0_costs_no_more_than_on_the_processor(adapter, monkeypatch, rung_):
+    """Beside a cache in f32; as a prompt, token by token, and of several answers at once. On the processor queries are
+    rounded, too."""
+    if rung_ == "webgpu.int8":
+        monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
+    exact, half, found = (
+        rung.load("demo", device=adapter.id, context=256, cache_type=each) for each in ("f32", "f16", "q8_0")
+    )
+    assert found.report.rungs["decode_step q8_0"] == rung_
+    here, there = (rung.load("demo", device="cpu", context=256, cache_type=each) for each in ("f32", "q8_0"))
+    assert found.plan.placements[0].memory.kv_cache == half.plan.placements[0].memory.kv_cache * 17 // 32
+    ids = np.random.default_rng(3).integers(3, 300, 96).tolist()
+    bar = max(1e-3, references.agreement(np.asarray(here.logits(ids)), np.asarray(there.logits(ids))).divergence)
+    right = np.asarray(exact.logits(ids))
+    for logits in (np.asarray(found.logits(ids)), references.token_by_token(found, np.asarray(ids))):
+        assert 0 < references.agreement(right, logits).divergence < bar
+    prompts, options = [PROMPT, "Memory is", "A plan"], {"max_tokens": 12, "temperature": 0, "raw": True}
+    answers = ["".join(found.generate(prompt, **options)) for prompt in prompts]
+    assert [each.text for each in found.generate_many(prompts, [options] * 3, progress=False)] == answers
+    assert answers == ["".join(exact.generate(prompt, **options)) for prompt in prompts]
+
+
 def test_a_prefix_is_shared_inside_a_block(adapter):
     """What is copied of a block goes through the processor's memory and back."""
     model = rung.load("demo", device=adapter.id)

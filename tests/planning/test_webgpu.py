@@ -83,6 +83,17 @@ def test_what_parts_of_attention_leave_is_counted():
     assert more - most == most - less + 4 * 16 * 8 * 16 * 258
 
 
+def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit():
+    card, roomy = gemma_2b("q4_0", "gguf"), plan(gemma_2b("q4_0", "gguf"), reached(), context=4096)
+    use = roomy.placements[0].memory
+    small = replace(reached(), free=use.most - 2**20, memory=use.most - 2**20)
+    budgeted = plan(card, small, context=4096, memory=f"webgpu:0={use.most - 2**20}")
+    assert (roomy.cache_dtype, budgeted.cache_dtype) == ("f16", "q8_0")
+    assert budgeted.placements[0].memory.kv_cache == use.kv_cache * 17 // 32
+    assert budgeted.decode_rate > roomy.decode_rate
+    assert plan(card, reached(), context=512, cache_type="q8_0").cache_dtype == "q8_0"
+
+
 @pytest.mark.usefixtures("rungs")
 def test_no_layers_are_shared_with_a_device_of_webgpu():
     card, small = gemma_2b("q8_0", "gguf"), replace(p2200(), free=2 << 30, memory=2 << 30)

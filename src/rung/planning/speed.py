@@ -285,14 +285,14 @@ def _attended_keys(subject: Subject, depth: int) -> int:
 
 
 def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, bandwidth: float) -> float:
-    """Seconds in which a token reads keys and values; of a cache in q8_0 a share of those of float16.
+    """Seconds in which a token reads keys and values; of a cache in q8_0, on a CPU, a share of those of float16.
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
     (``kernels.cpu.decode.attention``): a pass of either kind has its time, beside that of fetching the row. How much of
     both a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU,
     which takes so much for the row and so much for each head, it is the straight line through them.
     """
-    if dtype == "q8_0":
+    if dtype == "q8_0" and device.kind == "cpu":
         return _Q8_0_SHARE * _cache_seconds(subject, device, depth, "f16", bandwidth)
     cached = subject.cache_bytes(1, dtype, 1) * _attended_keys(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128

@@ -233,7 +233,7 @@ class State:
         return Heads(
             shape.heads, shape.kv_heads, shape.head_dim, self.pool.block, self.pool.dtype == "f16",
             lies.values // 2, lies.values // 4, lies.head // 4, lies.row // 4,
-            self.pool.buffer(layer).size // 4, MOST_ROWS * self.per_sequence,
+            self.pool.buffer(layer).size // 4, MOST_ROWS * self.per_sequence, self.pool.dtype == "q8_0",
         )  # fmt: skip
 
 
