@@ -205,6 +205,25 @@ def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
     assert off.mean() < (0.02 if format else 0.005)
 
 
+def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):
+    """The processor rounds queries, too. A prompt is torch's, each token behind it a graph's."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+    tiny_checkpoint(tmp_path, "qwen3", head_dim=64, **sizes)
+    gguf_vocabulary(tmp_path)
+    given = {"format": "q8_0", "context": 64}
+    ids = np.random.default_rng(5).integers(0, 320, 40)
+    right = np.asarray(rung.load(tmp_path, device="cpu", cache_type="f32", **given).logits(ids.tolist()))
+    with rung.simulate("t4") as card:
+        model, half = (rung.load(tmp_path, device=card.id, cache_type=each, **given) for each in ("q8_0", "f16"))
+        assert model.report.rungs["decode_step q8_0"] == "cuda.step"
+        use = [each.plan.placements[0].memory.kv_cache for each in (model, half)]
+        assert use[0] == use[1] * 17 // 32
+        for found in (references.token_by_token(model, ids), np.asarray(model.logits(ids.tolist()))):
+            off = np.abs(found - right) / right.std(axis=1, keepdims=True)
+            assert 0 < off.max() < 0.2
+            assert off.mean() < 0.02
+
+
 def test_without_a_compiler_a_card_has_none(monkeypatch):
     monkeypatch.setattr(fibers, "compiler", lambda: "")
     (card,) = describe(["p2200"])

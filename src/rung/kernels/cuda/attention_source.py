@@ -2,6 +2,7 @@
 
 Each head has a block for up to ``PART`` positions and more blocks beyond; the last of them to end joins their sums. How
 positions are cut depends on the position of the token alone. Ref: Flash-Decoding, https://pytorch.org/blog/flash-decoding/.
+A cache in q8_0 lies as ``kernels.webgpu.attention`` has it: bytes, then scales in bfloat16.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ PART, MOST_PARTS = 128, 32
 
 
 def attention(head_dim: int, interleaved: bool, dtype: str) -> Source:
-    """Return ``attend``, for heads of a multiple of 32 values and a cache in f32 or f16."""
-    values = {"size": head_dim, "interleaved": int(interleaved), "threads": THREADS, "part": PART}
-    text = TYPES[dtype] + _NUMBER[dtype] + _ATTEND
-    head = PRELUDE + f"#define THREADS {THREADS}\n" + QUANTIZE + IS_LAST
+    """Return ``attend``, for heads of a multiple of 32 values and a cache in f32, f16 or q8_0."""
+    values = {"interleaved": int(interleaved), "threads": THREADS, "part": PART}
+    text = (_CODES if dtype == "q8_0" else TYPES[dtype] + _NUMBER[dtype] + _FLOATS) + _ATTEND
+    head = PRELUDE + f"#define THREADS {THREADS}\n#define SIZE {head_dim}\n" + QUANTIZE + IS_LAST + _SPOT
     return Source(head + Template(text).substitute(values), ("attend",))
 
 
@@ -37,8 +38,48 @@ _NUMBER = {
     "f32": "__device__ __forceinline__ float wide(value v) { return v; }\n",
     "f16": "__device__ __forceinline__ float wide(value v) { return from_half(v); }\n",
 }
+#: Where a head has a position: its numbers, and of a cache in q8_0 its scales, in bytes behind those of the layer.
+_SPOT = """
+struct Spot { long long at; long long scales; };
+"""
+#: ``cached``: a number of a key or a value. ``keep``: the same as it would be read, which is written where it
+#: ``stores``; a warp has 32 that follow each other.
+_FLOATS = r"""
+__device__ __forceinline__ float cached(const char* base, Spot spot, int i) {
+    return wide(((const value*)(base + spot.at))[i]);
+}
+__device__ __forceinline__ float keep(char* base, Spot spot, int i, float v, bool stores) {
+    const value kept = narrow(v);
+    if (stores) ((value*)(base + spot.at))[i] = kept;
+    return wide(kept);
+}
+"""
+_CODES = r"""
+__device__ __forceinline__ float of_bits(u32 bits) { union { u32 u; float f; } v; v.u = bits; return v.f; }
+__device__ __forceinline__ u32 bits_of(float f) { union { u32 u; float f; } v; v.f = f; return v.u; }
+__device__ __forceinline__ float cached(const char* base, Spot spot, int i) {
+    const float scale = of_bits((u32)((const u16*)(base + spot.scales))[i / 32] << 16);
+    return scale * (float)((const signed char*)(base + spot.at))[i];
+}
+__device__ __forceinline__ float keep(char* base, Spot spot, int i, float v, bool stores) {
+    float most = fabsf(v);
+    for (int d = 16; d; d /= 2) {
+        const float other = SHUFFLE(most, d);
+        most = most > other || most != most ? most : other;  // NaN stays
+    }
+    const float size = most / 127.0f;
+    const bool odd = !(most <= 3.4e38f);
+    const u32 bits = odd ? 0x7fc0 : (bits_of(size) + 0xffff) >> 16;  // rounded up: no code is beyond 127 in size
+    const float scale = of_bits(bits << 16), inverse = size > 1e-30f ? 1.0f / scale : 0.0f, y = v * inverse;
+    const int code = odd ? 0 : min(127, (int)(y + (y < 0 ? -0.5f : 0.5f)));
+    if (stores) {
+        ((signed char*)(base + spot.at))[i] = (signed char)code;
+        if (i % 32 == 0) ((u16*)(base + spot.scales))[i / 32] = (u16)bits;
+    }
+    return odd ? scale : scale * (float)code;
+}
+"""
 _ATTEND = r"""
-#define SIZE $size
 #define LANES (SIZE / 32)
 #define THREADS $threads
 #define WARPS (THREADS / 32)
@@ -50,11 +91,12 @@ struct Attend { const float* qkv; const float* q_norm; const float* k_norm; cons
     int heads; int kv_heads; int half; int window; int table; int block;
     int most_parts; float scale; float softcap; float epsilon; };
 
-// where keys or values of a head lie at a position, in bytes behind those of the layer: a sequence mostly has one block
-__device__ __forceinline__ long long place(const Attend& p, int kv, int at) {
+// where keys or values of a head lie at a position: a sequence mostly has one block
+__device__ __forceinline__ Spot place(const Attend& p, int kv, int at) {
     const int number = at < p.block ? 0 : at / p.block;
     const long long block = p.info[p.table + number] * p.block_bytes;
-    return block + (long long)kv * p.head + (long long)(at - number * p.block) * p.row;
+    const long long head = block + (long long)kv * p.head, own = at - number * p.block;
+    return {head + own * p.row, head + (long long)p.block * p.row + own * (SIZE / 16)};
 }
 
 // the sums of a head's parts, each with the largest score and the sum of weights behind it, added by their shares
@@ -111,14 +153,11 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
         x[a] = one; x[b] = two;
     }
     __syncthreads();
-    const long long here = place(p, kv, position);
+    const Spot here = place(p, kv, position);
+    const bool stores = end > position && h % (p.heads / p.kv_heads) == 0;
     for (int i = THREAD; i < SIZE; i += THREADS) {
-        const value key = narrow(k[i]), v = narrow(p.qkv[(p.heads + p.kv_heads + kv) * SIZE + i]);
-        k[i] = wide(key); given[i] = wide(v);
-        if (end > position && h % (p.heads / p.kv_heads) == 0) {
-            ((value*)(p.keys + here))[i] = key;
-            ((value*)(p.values + here))[i] = v;
-        }
+        k[i] = keep(p.keys, here, i, k[i], stores);
+        given[i] = keep(p.values, here, i, p.qkv[(p.heads + p.kv_heads + kv) * SIZE + i], stores);
     }
     __syncthreads();
     float top = -3.4e38f, weight = 0.0f, sums[LANES] = {};
@@ -128,14 +167,13 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
         for (int r = 0; r < ROWS; r++) {
             const int row = min(at + r, end - 1);
             const bool own = row == position;
-            const long long there = place(p, kv, row);
-            const value *key = (const value*)(p.keys + there), *v = (const value*)(p.values + there);
+            const Spot there = place(p, kv, row);
             scores[r] = 0.0f;
             #pragma unroll
             for (int j = 0; j < LANES; j++) {
                 const int i = lane + 32 * j;
-                scores[r] = fmaf(q[i], own ? k[i] : wide(key[i]), scores[r]);
-                read[r][j] = own ? given[i] : wide(v[i]);
+                scores[r] = fmaf(q[i], own ? k[i] : cached(p.keys, there, i), scores[r]);
+                read[r][j] = own ? given[i] : cached(p.values, there, i);
             }
         }
         warp_sums<ROWS>(scores);

@@ -191,7 +191,7 @@ LADDER = register_ladder(
                 "rung.ops.decode_step.cuda.step:RUNG",
                 kinds=("cuda", "rocm"),
                 needs=("package.torch",),
-                formats=EXAMPLE_FORMATS,
+                formats=_CACHES,
                 check="rung.ops.decode_step:check_cuda",
             ),
             _compiled("numba.glue", "numba_glue", "check_glue", "package.torch"),

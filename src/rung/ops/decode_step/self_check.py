@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +201,7 @@ class TinyCache:
     @property
     def tensors(self) -> list[tuple[Tensor, Tensor]]:
         """See there."""
-        return [(both[:, 0], both[:, 1]) for both in self._tensors().unbind(1)]
+        return [(both[:, 0], both[:, 1]) for both in self._parts()[0].unbind(1)]
 
     def take(self) -> int:
         """Return the number of the first of two blocks that nobody has."""
@@ -230,7 +231,7 @@ class TinyCache:
 
     def _rounded(self, heads: Floats) -> Floats:
         """Return keys or values as the device's cache in q8_0 has them."""
-        if is_webgpu(self._device):
+        if self._device != "cpu":
             from rung.kernels.webgpu.attention import quantized
 
             return quantized(heads)
@@ -244,10 +245,12 @@ class TinyCache:
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """See there."""
         self.write_arrays(layer, start, keys.cpu().numpy(), values.cpu().numpy())
-        if self._there is not None:
-            for which, new in enumerate((keys, values)):
+        if self._there is None:
+            return
+        for there, both in zip(self._parts(), self._stored(keys, values), strict=True):
+            for which, new in enumerate(both):
                 for at, heads in enumerate(new, start):
-                    self._tensors()[int(self._table[at // self.block]), layer, which, :, at % self.block] = heads
+                    there[int(self._table[at // self.block]), layer, which, :, at % self.block] = heads
 
     def read(self, layer: int, first: int, end: int) -> tuple[Tensor, Tensor]:
         """See there."""
@@ -256,16 +259,37 @@ class TinyCache:
         if self._there is None:
             keys, values = map(torch.from_numpy, self.arrays(layer, first, end))
             return keys, values
-        blocks = [self._tensors()[int(number), layer] for number in self._table]
-        keys, values = torch.cat(blocks, dim=2).swapaxes(1, 2)[:, first:end]
+        found = []
+        for part in self._parts():
+            blocks = [part[int(number), layer] for number in self._table]
+            found.append(torch.cat(blocks, dim=2).swapaxes(1, 2)[:, first:end])
+        if self.dtype == "q8_0":
+            from rung.kernels.gpu.decoders import dequantized
+
+            found = [dequantized(*found)]
+        keys, values = found[0]
         return keys, values
 
-    def _tensors(self) -> Tensor:
-        """Return the memory of a device of torch as [blocks, layers, 2, heads, positions, head_dim]."""
+    def _stored(self, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return what each of ``_parts`` gets of keys and values."""
+        if self.dtype != "q8_0":
+            return [(keys, values)]
+        from rung.kernels.gpu.decoders import quantized_parts
+
+        (keys, first), (values, second) = quantized_parts(keys), quantized_parts(values)
+        return [(keys, values), (first, second)]
+
+    def _parts(self) -> list[Tensor]:
+        """Return the memory of a device of torch as [blocks, layers, 2, heads, positions, head_dim], and in q8_0 the
+        scales."""
+        from rung.kernels.gpu.decoders import cache_parts
         from rung.kernels.gpu.dtypes import TORCH_DTYPE
 
-        tensor: Tensor = self._there
-        return tensor.view(TORCH_DTYPE[self.dtype]).view(-1, *self._values.shape[1:])
+        tensor, shape = self._there, self._values.shape
+        if self.dtype == "q8_0":
+            heads = tensor.view(-1, *shape[1:4], tensor.shape[-1] // math.prod(shape[1:4]))
+            return [*cache_parts(heads, *shape[4:])]
+        return [tensor.view(TORCH_DTYPE[self.dtype]).view(-1, *shape[1:])]
 
 
 def weights(case: Case, device: str, rounds: bool = False) -> Weights:
