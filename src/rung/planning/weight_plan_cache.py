@@ -81,8 +81,8 @@ class WeightPlan:
         return BLOCKS.get(step_rung(self.subject, weights, device, cache_dtype), 0)
 
     def step_verdict(self, device: Device, cache_dtype: str) -> Verdict:
-        """Return whether a rung computes tokens with all weights on a device and such a cache; where none does the reason
-        of the first one of its kind."""
+        """Return whether a rung computes tokens with all weights on a device and such a cache; where none does, why the
+        first one of its kind does not."""
         case = step_case(self.subject, [kind.weight for kind in self.kinds], cache_dtype)
         ladder = LADDERS["decode_step"]
         climb = ladder.climb(device, case)

@@ -89,7 +89,7 @@ struct Attend { const float* qkv; const float* q_norm; const float* k_norm; cons
     char* values; const int* info; uint4* made; float4* floats;
     float* left; int* counters; long long block_bytes; int head; int row;
     int heads; int kv_heads; int half; int window; int table; int block;
-    int most_parts; float scale; float softcap; float epsilon; };
+    int most_parts; int apart; float scale; float softcap; float epsilon; };
 
 // where keys or values of a head lie at a position: a sequence mostly has one block
 __device__ __forceinline__ Spot place(const Attend& p, int kv, int at) {
@@ -125,11 +125,20 @@ __device__ void join(const Attend& p, const float* left, int parts, int unit) {
 extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
     __shared__ float both[2][SIZE], given[SIZE];
     __shared__ float tops[WARPS], weights[WARPS], found[WARPS][SIZE];
-    const int h = blockIdx.x, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
+    const int m = blockIdx.x / p.heads;  // the row of activations
+    {
+        const int units = p.heads * LANES;
+        p.qkv += (long long)m * (p.heads + 2 * p.kv_heads) * SIZE;
+        p.turn += (long long)m * p.apart; p.info += (long long)m * p.apart;
+        if (p.made) p.made += m * row_vectors(units, 3);
+        if (p.floats) p.floats += m * row_vectors(units, 8);
+        p.left += (long long)m * p.heads * p.most_parts * (SIZE + 2); p.counters += m * p.heads;
+    }
+    const int h = blockIdx.x % p.heads, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
     const int position = p.info[0], part = blockIdx.y;
     const int begin = p.window && position >= p.window ? position + 1 - p.window : 0, count = position + 1 - begin;
     const int parts = min(p.most_parts, (count + PART - 1) / PART), length = (count + parts - 1) / parts;
-    if (part >= parts) return;
+    if (part >= parts || position < 0) return;  // a row that is none has no position
     const int first = begin + part * length, end = min(first + length, position + 1);
     float* q = both[0];
     float* k = both[1];
