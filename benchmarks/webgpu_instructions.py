@@ -107,20 +107,22 @@ def keep_spirv(folder: Path, given: argparse.Namespace) -> None:
 
     from rung.kernels.isa.products import packs_signed_bytes
     from rung.kernels.webgpu.gpu import Gpu
+    from rung.kernels.webgpu.info import SHARED_ROWS
     from rung.kernels.webgpu.int8.tiles import Tile
     from rung.kernels.webgpu.linear import Product, Segment
     from rung.kernels.webgpu.packing import pack
     from rung.ops import proof
 
     found = [each for each in wgpu.gpu.enumerate_adapters_sync() if each.info["backend_type"] == "Vulkan"]
-    device, kept, rows = Gpu(found[0]), dict[str, Path](), given.rows
+    device, kept, rows = Gpu(found[0]), dict[str, Path](), min(given.rows, SHARED_ROWS)
+    blocks = given.rows // rows
     summed = {"gain": COLUMNS, "post": 0, "keeps": True} if given.summed else {}
     for name in given.formats.split(","):
         layout, _ = pack(proof.weights(name, 16, proof.columns_of(name)), packs_signed_bytes())
         segments = (Segment(layout, COLUMNS),)
-        product = Product(segments, COLUMNS, rows, 0)
+        product = Product(segments, COLUMNS, rows, 0, blocks=blocks)
         if given.int8:
-            product = Tile(segments, COLUMNS, rows, 2 * COLUMNS, units=not given.summed, **summed)
+            product = Tile(segments, COLUMNS, rows, 2 * COLUMNS, units=not given.summed, blocks=blocks, **summed)
         kernel = product.kernel()
         path = folder / f"{name.replace(':', '_')}.spv"
         if kernel.code in kept:  # formats of one layout share a shader

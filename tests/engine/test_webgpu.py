@@ -13,6 +13,7 @@ import rung
 from rung.core.types import Case
 from rung.core.value import FrozenDict
 from rung.engine.scheduling import scheduler
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.ops import LADDERS, decode_step
 from rung.ops.decode_step import self_check
 
@@ -116,6 +117,29 @@ def test_a_cache_in_q8_0_costs_no_more_than_on_the_processor(adapter, monkeypatc
     assert answers == ["".join(exact.generate(prompt, **options)) for prompt in prompts]
 
 
+@pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["demo", "gemma2-q8_0"])
+def test_a_prompt_64_rows_at_a_time_has_the_bits_of_16_at_a_time(adapter, monkeypatch, name, rung_):
+    """As hidden states and as tokens; in five kernels for the first 64, not for each 16."""
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.ops.decode_step.webgpu import step
+
+    if rung_ == "webgpu.int8":
+        monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
+    device, counts, found = gpu(adapter.id), [], []
+    run = device.run
+    monkeypatch.setattr(device, "run", lambda work, rows=1: (counts.append(rows), run(work, rows)))
+    for few in (step._FEW, 64):
+        monkeypatch.setattr(step, "_FEW", few)
+        model = rung.load("demo", device=adapter.id, context=256) if name == "demo" else load(name, adapter)
+        ids = np.random.default_rng(1).integers(3, 250, 100).tolist()
+        counts.clear()
+        with SequenceReader(model.backend) as reader:
+            found.append(reader.prefill(ids).copy())
+        assert counts[:2] == ([64, 16] if few < 64 else [16, 16])
+    assert (found[0] == found[1]).all()
+
+
 def test_a_prefix_is_shared_inside_a_block(adapter):
     """What is copied of a block goes through the processor's memory and back."""
     model = rung.load("demo", device=adapter.id)
@@ -149,7 +173,7 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
         assert self_check.check(rung_, case("f16", 64), adapter.id), name
     monkeypatch.setattr(program, "attend", plain)
     fed = feed_back()
-    faulty = fed._replace(code=fed.code.replace("info[64u] += 1u", ""))
+    faulty = fed._replace(code=fed.code.replace("info[256u] += 1u", ""))
     assert faulty != fed
     monkeypatch.setattr(program, "feed_back", lambda: faulty)
     assert "chosen" in self_check.check(rung_, case("f16", 64), adapter.id)

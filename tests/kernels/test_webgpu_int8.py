@@ -27,7 +27,7 @@ def test_products_and_the_activations_made_of_them(adapter, name):
     assert wrong(adapter.id, encoded, 1) == ""
 
 
-@pytest.mark.parametrize("rows", [4, 16])
+@pytest.mark.parametrize("rows", [4, 16, 64])
 def test_several_rows_share_the_weights(adapter, rows):
     from rung.kernels.webgpu.int8.checking import wrong
 

@@ -68,7 +68,7 @@ def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
     card = replace(catalog.device("3090"), bandwidth=1e9)
     group = Group("q4_0", "webgpu.rows", False, 7e9, 3.9e9)
     made = rates((group,), subject, card, 4096, "f16", 512)
-    assert 14 < made.prefill / made.decode < 18  # a token reads the cache, too
+    assert 56 < made.prefill / made.decode < 72  # a token reads the cache, too
     quick = replace(card, bandwidth=1e14, peaks=FrozenDict(f32=1e12))
     made = rates((group,), subject, quick, 4096, "f16", 512)
     assert made.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0", int8=True) + 15 * 0.4))

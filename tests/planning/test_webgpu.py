@@ -77,10 +77,10 @@ def test_weights_are_held_once_as_they_are_stored():
 
 @pytest.mark.usefixtures("rungs")
 def test_what_parts_of_attention_leave_is_counted():
-    """Beyond 1,024 positions: of 16 rows, 8 heads and 16 parts 258 float32."""
+    """Beyond 1,024 positions: of 64 rows, 8 heads and 16 parts 258 float32."""
     card, contexts = gemma_2b("q4_0", "gguf"), (1023, 1024, 1025)
     less, most, more = (plan(card, reached(), context=each).placements[0].memory.workspace for each in contexts)
-    assert more - most == most - less + 4 * 16 * 8 * 16 * 258
+    assert more - most == most - less + 4 * 64 * 8 * 16 * 258
 
 
 def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit():

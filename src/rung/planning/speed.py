@@ -34,7 +34,7 @@ from rung import formats
 from rung.core.types import Device, Level
 from rung.kernels import instructions
 from rung.kernels.webgpu import instructions as shaders
-from rung.kernels.webgpu.info import MOST_ROWS
+from rung.kernels.webgpu.info import MOST_ROWS, SHARED_ROWS
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step import GRAPH, ROWS
 from rung.ops.linear import DECODING
@@ -381,9 +381,11 @@ def _peak(group: Group, device: Device) -> float:
 
 
 def _peak_of_passes(group: Group, device: Device) -> float:
-    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows."""
+    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows, of which a workgroup decodes
+    them for ``SHARED_ROWS``."""
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
-    computed = group.count * 2 * _instructions(group, device, MOST_ROWS) / _peak_of("f32", device)
+    counted = MOST_ROWS // SHARED_ROWS * 2 * _instructions(group, device, SHARED_ROWS)
+    computed = group.count * counted / _peak_of("f32", device)
     return 2 * MOST_ROWS * group.count / max(group.bytes / bandwidth, computed)
 
 

@@ -429,7 +429,7 @@ def wrong_products(device: str) -> str:
     from rung.kernels.webgpu.int8.checking import wrong
 
     for format in LAYOUTS:
-        for rows in (1, 4, 16) if format == LAYOUTS[0] else (1,):
+        for rows in (1, 4, 16, 64) if format == LAYOUTS[0] else (1,):
             if reason := wrong(device, weights_of(format, 96, columns_of(format)), rows):
                 return f"products of {rows} rows in {format}: {reason}"
     return ""

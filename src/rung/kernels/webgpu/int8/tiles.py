@@ -28,7 +28,7 @@ from rung.kernels.webgpu.layouts import (
     pairs,
     reader,
 )
-from rung.kernels.webgpu.linear import _LINE, TALL, Product
+from rung.kernels.webgpu.linear import TALL, Product
 
 #: Rows of activations whose sums lie in the memory of a workgroup at once.
 _AT_ONCE = 8
@@ -91,10 +91,10 @@ class Tile(Product):
         writes, sizes = [*plain.writes], [*plain.reaches]
         if self.units:
             writes.append(False)
-            sizes.append(units_bytes(self.rows, self.columns))
+            sizes.append(units_bytes(self.all_rows, self.columns))
         if self.makes:
             writes.append(True)
-            sizes.append(units_bytes(self.rows, self.width))
+            sizes.append(units_bytes(self.all_rows, self.width))
         memory = 4 * (TALL + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
         memory += PAIRS_BYTES * len(self._looked_up) + _NEAR_BYTES * self.columns // UNIT * self.quantizes
         return Kernel(plain.code, tuple(writes), tuple(sizes), memory)
@@ -116,6 +116,7 @@ class Tile(Product):
         yield f"var<workgroup> values: array<f32, {self.rows * UNIT}>;"
         yield "var<private> keeps: bool;" if self.keeps else ""
         yield "var<private> last: u32;"
+        yield self._from_row
         yield self._activations()
         yield self._fill() if self.quantizes else ""
         yield CODES
@@ -176,7 +177,7 @@ class Tile(Product):
 
     def _row_of_units(self, layout: GpuLayout, b: int, first: int, count: int) -> str:
         """Return the WGSL that multiplies a unit of one row of activations with those of some rows of the weight."""
-        row = f"info[{SELECTED + b}]" if self.selected else f"{b}u"
+        row = f"info[{SELECTED}u + from_row + {b}u]" if self.selected else f"(from_row + {b}u)"
         lines, squares = (
             [
                 f"let begin = ({row} * {self.columns // UNIT}u + unit) * {VECTORS}u;",
@@ -210,8 +211,7 @@ fn total(k: u32, b: u32, part: u32) -> f32 {{
 
 @compute @workgroup_size({self.threads})
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
-    let group = id.x + {_LINE}u * id.y;
-    if (group >= {sum(self.quads)}u) {{ return; }}
+    {self._begin()}
     var sums: array<f32, {self._partials}>;
     var first = 0u;
     let lane = thread % {self.lanes}u;
@@ -222,7 +222,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     {self._choose(layouts)}
     {"".join(self._results(start, norm) for start in range(0, self.rows, at_once))}
     {self._made() if self.makes else ""}
-}}""".replace("from", "begin")
+}}""".replace("let from", "let begin").replace("[from +", "[begin +")
 
     def _results(self, start: int, norm: str) -> str:
         """Return the WGSL of the results of the rows of activations from ``start`` on, as many as find room."""
@@ -325,14 +325,14 @@ fn fill(keeps: bool, thread: u32) {{
 }}"""
 
     def _store(self) -> str:
-        place = f"y[b * {self.width}u + {self.start}u + base + row]"
+        place = f"y[(from_row + b) * {self.width}u + {self.start}u + base + row]"
         if self.residual:
             return f"let result = {place} + value; {place} = result; values[@START@ + k] = result;"
         return f"{place} = value; values[@START@ + k] = value;"
 
     def _made(self) -> str:
         """Return the WGSL that makes the units of the result: a unit of each row."""
-        place = f"(thread * {self.width}u + column) / {UNIT}u * {VECTORS}u"
+        place = f"((from_row + thread) * {self.width}u + column) / {UNIT}u * {VECTORS}u"
         return f"""if (thread < {self.rows}u) {{
         let column = {self.start}u + group * {UNIT}u;
         quantize(thread * {UNIT}u, column, {place});

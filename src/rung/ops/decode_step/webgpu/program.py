@@ -1,7 +1,7 @@
 """A model on a GPU through WebGPU: its weights, the buffers between kernels, and programs of kernels.
 
 What a model is made of lies in buffers that are made once. A program, the kernels of so many rows with their buffers,
-is made when it is first needed: for 1, 4 and 16 rows, and for each adapter.
+is made when it is first needed: for 1, 4, 16 and 64 rows, and for each adapter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.draw import SETTINGS_BYTES
 from rung.kernels.webgpu.glue import add_normed, embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
-from rung.kernels.webgpu.info import INFO, MOST_PARTS, MOST_ROWS, ONE_PART, part_bytes
+from rung.kernels.webgpu.info import INFO, MOST_LOGITS, MOST_PARTS, MOST_ROWS, ONE_PART, SHARED_ROWS, part_bytes
 from rung.kernels.webgpu.int8.tiles import Tile
 from rung.kernels.webgpu.int8.units import units_bytes
 from rung.kernels.webgpu.layouts import UNIT
@@ -38,7 +38,7 @@ from rung.ops.decode_step.parts import Adapter, Pool
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
 
 #: Rows that there are programs for: each has shaders of its own, which a driver compiles.
-SIZES = (1, 4, MOST_ROWS)
+SIZES = (1, 4, SHARED_ROWS, MOST_ROWS)
 
 
 class Vectors:
@@ -159,7 +159,7 @@ class State:
         self.hidden = buffer(shape.hidden), buffer(shape.hidden)
         self.qkv, self.added = buffer(self.wide), buffer(shape.hidden)
         self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
-        self.logits, self.normed = buffer(shape.vocabulary), buffer(shape.hidden)
+        self.logits, self.normed = self.gpu.buffer(4 * MOST_LOGITS * shape.vocabulary), buffer(shape.hidden)
         #: Units (``kernels.webgpu.int8.units``) of the hidden states, of what attention gives, and of the inner ones.
         self.units: list[Any] = [
             self.gpu.buffer(units_bytes(MOST_ROWS, numbers)) if integers else None
@@ -351,7 +351,8 @@ class Program:
         s, change = self._state, self._changes[id(group)]
         columns, gain, kept = group.matrices[0].shape[1], options.pop("gain", -1), options.pop("kept", None)
         units, made, after = options.pop("units", None), options.pop("made", None), options.pop("after", -1)
-        options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "rows": rows, "columns": columns}
+        options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "columns": columns}
+        options["rows"], options["blocks"] = _blocks(rows)
         buffers = [vectors.buffer, s.info, x, y]
         if change.down is not None:
             options |= {"changes": change.size, "low": change.down.shape[0]}
@@ -377,10 +378,18 @@ class Program:
         selected, post = options.get("selected", False), options.get("post", -1)
         segments = (Segment(down.layout, piece.rows),)
         epsilon = s.shape.norm_epsilon
-        product = Product(segments, columns, rows, vectors.size, gain, epsilon, selected=selected, post=post)
+        own, blocks = _blocks(rows)
+        product = Product(
+            segments, columns, own, vectors.size, gain, epsilon, selected=selected, post=post, blocks=blocks
+        )
         buffers = [piece.buffer, piece.buffer, vectors.buffer, s.info, x, self._low]
         device: Gpu = s.gpu
         return device.bind(product.kernel(), [*buffers, *([s.added] if post >= 0 else [])], *product.grid)
+
+
+def _blocks(rows: int) -> tuple[int, int]:
+    """Return the rows of activations of a workgroup, and how many times these are all."""
+    return min(rows, SHARED_ROWS), -(-rows // SHARED_ROWS)
 
 
 def _segments(
