@@ -140,7 +140,7 @@ class WeightLoader:
 
     @property
     def _read_as(self) -> str:
-        """Return what a cache gives attention of torch."""
+        """Return the dtype in which torch's attention reads a cache."""
         return "f32" if self.plan.cache_dtype == "q8_0" else self.plan.cache_dtype
 
     def _reads_whole(self, device: str) -> bool:

@@ -131,7 +131,7 @@ def find(format: Format) -> Decoder | None:
 
 
 def quantized_parts(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a cache in q8_0 has of floats [..., multiples of 32]: int8 of the same shape, and a bfloat16 for each
+    """Return floats [..., multiples of 32] as a cache in q8_0 has them: int8 of the same shape, and a bfloat16 for each
     32 (``rung.kernels.webgpu.attention``)."""
     units = values.to(torch.float32).unflatten(-1, (-1, 32))
     sizes = units.abs().amax(dim=-1, keepdim=True) / 127

@@ -271,7 +271,7 @@ class TinyCache:
         return keys, values
 
     def _stored(self, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return what each of ``_parts`` gets of keys and values."""
+        """Return keys and values as each of ``_parts`` has them."""
         if self.dtype != "q8_0":
             return [(keys, values)]
         from rung.kernels.gpu.decoders import quantized_parts
