@@ -28,7 +28,16 @@ from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.draw import SETTINGS_BYTES
 from rung.kernels.webgpu.glue import add_normed, embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
-from rung.kernels.webgpu.info import INFO, MOST_LOGITS, MOST_PARTS, MOST_ROWS, ONE_PART, SHARED_ROWS, part_bytes
+from rung.kernels.webgpu.info import (
+    INFO,
+    MOST_AHEAD,
+    MOST_LOGITS,
+    MOST_PARTS,
+    MOST_ROWS,
+    ONE_PART,
+    SHARED_ROWS,
+    part_bytes,
+)
 from rung.kernels.webgpu.int8.tiles import Tile
 from rung.kernels.webgpu.int8.units import units_bytes
 from rung.kernels.webgpu.layouts import UNIT
@@ -175,7 +184,7 @@ class State:
         self.embedding = rows if isinstance(rows, Matrix) and len(rows.pieces) == 1 else None
         self.embed = None if self.embedding is None else self._embed(self.embedding)
         #: Tokens that the GPU has chosen.
-        self.chosen = self.gpu.buffer(4 * MOST_ROWS)
+        self.chosen = self.gpu.buffer(4 * MOST_AHEAD)
         #: How they are drawn (``rung.kernels.webgpu.draw``).
         self.settings = self.gpu.buffer(SETTINGS_BYTES)
         self._choices: dict[tuple[bool, bool], list[Dispatch]] = {}
