@@ -1,6 +1,6 @@
 """Machine code of the shaders that multiply, for AMD's GPUs, without a card: instructions a weight, registers, spills.
 
-    python benchmarks/webgpu_instructions.py [--formats q4_0,q8_0] [--families navi21] [--int8] [--rows 16] [--write]
+    python benchmarks/webgpu_instructions.py [--formats q4_0,q8_0] [--families navi21] [--int8] [--summed] [--rows 16]
 
 Mesa's RADV is the compiler that users of these cards run, and compiles for a family that is not there
 (``RADV_FORCE_FAMILY``). A library between wgpu and the Vulkan loader keeps the SPIR-V of our shaders. Needs ``pip
@@ -9,7 +9,9 @@ install vulkan``, a C compiler and Debian's ``libvulkan1`` and ``mesa-vulkan-dri
 The loop over columns is counted, and the loads that it has under way at once. ``--int8``: with activations as signed
 bytes (``webgpu.int8``), of the families that multiply four of them at once, which alone are given that rung.
 ``--write`` writes the most of the families, by format, to ``rung/kernels/webgpu/instructions.table``, which plans read;
-without it the table is compared. ``--rows``: of a product of several rows, whose counts are printed only.
+without it the table is compared. ``--rows``: of a product of several rows, whose counts are printed only. ``--summed``:
+of a product behind which a norm was added to the activations, whose units each workgroup makes; 256 threads do so for
+the 4,096 columns of 32 rows. The instructions of the whole shader, whose loops over these are unrolled, come last.
 
 The bars: no spill; of q4_0, q4_1 and q8_0 at most 4 instructions a weight (1.5 with ``--int8``) and at least 8 loads
 under way. Ends with 1 where one is missed or the table says otherwise. Nothing of this says how fast a card is.
@@ -96,25 +98,31 @@ class Code:
     registers: int
     waves: int
     spills: int
+    whole: int
 
 
-def keep_spirv(formats: list[str], folder: Path, int8: bool, rows: int) -> None:
+def keep_spirv(folder: Path, given: argparse.Namespace) -> None:
     """Write the SPIR-V of a product of some rows in each format; runs in a child with the library before the loader."""
     import wgpu
 
     from rung.kernels.isa.products import packs_signed_bytes
     from rung.kernels.webgpu.gpu import Gpu
+    from rung.kernels.webgpu.info import SHARED_ROWS
     from rung.kernels.webgpu.int8.tiles import Tile
     from rung.kernels.webgpu.linear import Product, Segment
     from rung.kernels.webgpu.packing import pack
     from rung.ops import proof
 
     found = [each for each in wgpu.gpu.enumerate_adapters_sync() if each.info["backend_type"] == "Vulkan"]
-    device, kept = Gpu(found[0]), dict[str, Path]()
-    for name in formats:
+    device, kept, rows = Gpu(found[0]), dict[str, Path](), min(given.rows, SHARED_ROWS)
+    blocks = given.rows // rows
+    summed = {"gain": COLUMNS, "post": 0, "keeps": True} if given.summed else {}
+    for name in given.formats.split(","):
         layout, _ = pack(proof.weights(name, 16, proof.columns_of(name)), packs_signed_bytes())
         segments = (Segment(layout, COLUMNS),)
-        product = Tile(segments, COLUMNS, rows, 0, units=True) if int8 else Product(segments, COLUMNS, rows, 0)
+        product = Product(segments, COLUMNS, rows, 0, blocks=blocks)
+        if given.int8:
+            product = Tile(segments, COLUMNS, rows, 2 * COLUMNS, units=not given.summed, blocks=blocks, **summed)
         kernel = product.kernel()
         path = folder / f"{name.replace(':', '_')}.spv"
         if kernel.code in kept:  # formats of one layout share a shader
@@ -126,7 +134,7 @@ def keep_spirv(formats: list[str], folder: Path, int8: bool, rows: int) -> None:
         os.environ.pop("KEEP_SPIRV")
 
 
-def compile_spirv(path: Path, bindings: int = 7) -> None:
+def compile_spirv(path: Path, bindings: int = 10) -> None:
     """Make a pipeline of a shader on RADV, whose debugging output is its machine code; runs in a child."""
     import vulkan as vk
 
@@ -168,7 +176,8 @@ def code_of(said: str) -> Code:
     numbers = {name: int(re.findall(rf"^{name}: (\d+)", said, re.MULTILINE)[-1]) for name in
                ("VGPRs", "Subgroups per SIMD", "Spilled SGPRs", "Spilled VGPRs", "Scratch size")}  # fmt: skip
     spills = numbers["Spilled SGPRs"] + numbers["Spilled VGPRs"] + numbers["Scratch size"]
-    return Code(len(loop) / WEIGHTS, most, numbers["VGPRs"], numbers["Subgroups per SIMD"], spills)
+    whole = sum(line.startswith("\t") for line in lines)
+    return Code(len(loop) / WEIGHTS, most, numbers["VGPRs"], numbers["Subgroups per SIMD"], spills, whole)
 
 
 def driver(name: str) -> str:
@@ -191,6 +200,7 @@ def counted(
     library = folder / "libvulkan.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "keep.c", "-ldl"], check=True)
     again = [sys.executable, __file__, "--rows", str(given.rows), *(["--int8"] if given.int8 else [])]
+    again += ["--summed"] if given.summed else []
     keeping = {"LD_LIBRARY_PATH": str(folder), "VULKAN_LOADER": str(loader), "VK_ICD_FILENAMES": driver("lvp_icd")}
     subprocess.run([*again, "--keep", folder, "--formats", ",".join(formats)], env=os.environ | keeping, check=True)
     found = {}
@@ -212,16 +222,17 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table that plans read")
     parser.add_argument("--int8", action="store_true", help="activations as signed bytes (webgpu.int8)")
     parser.add_argument("--rows", type=int, default=1, help="rows of activations; more than one are only printed")
+    parser.add_argument("--summed", action="store_true", help="with --int8: behind a norm; only printed")
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     formats = given.formats.split(",")
     families = given.families.split(",") if given.families else [*(DOTS if given.int8 else FAMILIES)]
     if given.keep or given.compile:
-        return keep_spirv(formats, given.keep, given.int8, given.rows) if given.keep else compile_spirv(given.compile)
+        return keep_spirv(given.keep, given) if given.keep else compile_spirv(given.compile)
     with tempfile.TemporaryDirectory() as folder:
         found = counted(formats, families, Path(folder), given)
-    print("instructions a weight, loads under way, registers, waves a SIMD, spills of", *families)
+    print("instructions a weight, loads under way, registers, waves a SIMD, spills, all instructions of", *families)
     missed = compared(found, formats, families, given)
     sys.exit("\n".join(dict.fromkeys(missed)) if missed and given.rows == 1 else 0)
 
@@ -233,13 +244,16 @@ def compared(
     missed = []
     for name in formats:
         codes = {family: found[name, family] for family in families}
-        cells = [f"{c.instructions:5.2f} {c.loads:2} {c.registers:3} {c.waves:2} {c.spills}" for c in codes.values()]
+        cells = [
+            f"{c.instructions:5.2f} {c.loads:2} {c.registers:3} {c.waves:2} {c.spills} {c.whole:4}"
+            for c in codes.values()
+        ]
         print(f"{name:8}", *cells, sep=" | ", flush=True)
         most = max(code.instructions for code in codes.values())
         missed += [f"{name} spills" for code in codes.values() if code.spills]
         if name in BARRED and (most > MOST[given.int8] or min(code.loads for code in codes.values()) < LOADS):
             missed.append(f"{name} is beyond its bar")
-        if not given.write and abs(instructions.of(name, given.int8) - most) > 0.01:
+        if not (given.write or given.summed) and abs(instructions.of(name, given.int8) - most) > 0.01:
             missed.append(f"{name}: the table has {instructions.of(name, given.int8)}, counted {most:.2f}")
     if given.write and given.rows == 1:
         rows = {name: max(found[name, family].instructions for family in families) for name in formats}

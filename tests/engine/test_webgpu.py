@@ -13,6 +13,7 @@ import rung
 from rung.core.types import Case
 from rung.core.value import FrozenDict
 from rung.engine.scheduling import scheduler
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.ops import LADDERS, decode_step
 from rung.ops.decode_step import self_check
 
@@ -93,6 +94,52 @@ def test_answers_are_those_of_the_processor_and_of_company(adapter):
     assert [answer.text for answer in there.generate_many(prompts, [options] * len(prompts), progress=False)] == right
 
 
+@pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
+def test_a_cache_in_q8_0_costs_no_more_than_on_the_processor(adapter, monkeypatch, rung_):
+    """Beside a cache in f32; as a prompt, token by token, and of several answers at once. On the processor queries are
+    rounded, too."""
+    if rung_ == "webgpu.int8":
+        monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
+    exact, half, found = (
+        rung.load("demo", device=adapter.id, context=256, cache_type=each) for each in ("f32", "f16", "q8_0")
+    )
+    assert found.report.rungs["decode_step q8_0"] == rung_
+    here, there = (rung.load("demo", device="cpu", context=256, cache_type=each) for each in ("f32", "q8_0"))
+    assert found.plan.placements[0].memory.kv_cache == half.plan.placements[0].memory.kv_cache * 17 // 32
+    ids = np.random.default_rng(3).integers(3, 300, 96).tolist()
+    bar = max(1e-3, references.agreement(np.asarray(here.logits(ids)), np.asarray(there.logits(ids))).divergence)
+    right = np.asarray(exact.logits(ids))
+    for logits in (np.asarray(found.logits(ids)), references.token_by_token(found, np.asarray(ids))):
+        assert 0 < references.agreement(right, logits).divergence < bar
+    prompts, options = [PROMPT, "Memory is", "A plan"], {"max_tokens": 12, "temperature": 0, "raw": True}
+    answers = ["".join(found.generate(prompt, **options)) for prompt in prompts]
+    assert [each.text for each in found.generate_many(prompts, [options] * 3, progress=False)] == answers
+    assert answers == ["".join(exact.generate(prompt, **options)) for prompt in prompts]
+
+
+@pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["demo", "gemma2-q8_0"])
+def test_a_prompt_64_rows_at_a_time_has_the_bits_of_16_at_a_time(adapter, monkeypatch, name, rung_):
+    """As hidden states and as tokens; in five kernels for the first 64, not for each 16."""
+    from rung.kernels.webgpu.gpu import gpu
+    from rung.ops.decode_step.webgpu import step
+
+    if rung_ == "webgpu.int8":
+        monkeypatch.setattr(decode_step, "check_webgpu_int8", decode_step.check_webgpu)
+    device, counts, found = gpu(adapter.id), [], []
+    run = device.run
+    monkeypatch.setattr(device, "run", lambda work, rows=1: (counts.append(rows), run(work, rows)))
+    for few in (step._FEW, 64):
+        monkeypatch.setattr(step, "_FEW", few)
+        model = rung.load("demo", device=adapter.id, context=256) if name == "demo" else load(name, adapter)
+        ids = np.random.default_rng(1).integers(3, 250, 100).tolist()
+        counts.clear()
+        with SequenceReader(model.backend) as reader:
+            found.append(reader.prefill(ids).copy())
+        assert counts[:2] == ([64, 16] if few < 64 else [16, 16])
+    assert (found[0] == found[1]).all()
+
+
 def test_a_prefix_is_shared_inside_a_block(adapter):
     """What is copied of a block goes through the processor's memory and back."""
     model = rung.load("demo", device=adapter.id)
@@ -126,7 +173,7 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
         assert self_check.check(rung_, case("f16", 64), adapter.id), name
     monkeypatch.setattr(program, "attend", plain)
     fed = feed_back()
-    faulty = fed._replace(code=fed.code.replace("info[64u] += 1u", ""))
+    faulty = fed._replace(code=fed.code.replace("info[256u] += 1u", ""))
     assert faulty != fed
     monkeypatch.setattr(program, "feed_back", lambda: faulty)
     assert "chosen" in self_check.check(rung_, case("f16", 64), adapter.id)

@@ -4,13 +4,25 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 
 from rung.kernels.cuda import fibers
 from rung.kernels.cuda.attention_source import MOST_PARTS, PART, attention, part_floats, parts_of
 from rung.kernels.cuda.step_arguments import Attend
+from rung.kernels.gpu.decoders import quantized_parts
+from rung.kernels.webgpu.attention import quantized
 
 pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
 HEADS, KV_HEADS = 4, 2
+#: What a cache of each kind makes of numbers.
+KEPT = {"f32": lambda x: x, "f16": lambda x: x.astype(np.float16), "q8_0": quantized}
+
+
+def in_bytes(numbers):
+    """Return numbers [blocks, heads, positions, size] as a cache in q8_0 has them, [blocks, heads, bytes]."""
+    codes, scales = quantized_parts(torch.from_numpy(numbers))
+    parts = codes.numpy().view(np.uint8), scales.view(torch.int16).numpy().view(np.uint8)
+    return np.concatenate([part.reshape(*numbers.shape[:2], -1) for part in parts], axis=2)
 
 
 def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", block=0):
@@ -18,9 +30,11 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
 
     The cache has the positions before; rotations are by angles that are not 0.
     """
-    random, number = np.random.default_rng(position + size), {"f16": np.float16, "f32": np.float32}[dtype]
+    random, kept = np.random.default_rng(position + size), KEPT[dtype]
     block = block or context
-    keys, values = (random.normal(size=(-(-context // block), KV_HEADS, block, size)).astype(number) for _ in range(2))
+    shape = (-(-context // block), KV_HEADS, block, size)
+    given = [random.normal(size=shape).astype(np.float32) for _ in range(2)]
+    keys, values = map(in_bytes, given) if dtype == "q8_0" else map(kept, given)
     qkv = random.normal(size=(HEADS + 2 * KV_HEADS, size)).astype(np.float32)
     angles = random.normal(size=size // 2)
     turn = np.concatenate([np.cos(angles), np.sin(angles)]).astype(np.float32)
@@ -28,10 +42,11 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     info, parts = np.concatenate([[position], table]).astype(np.int32), parts_of(context)
     made = np.zeros(-(-HEADS * size // 1024) * 96 * 16, np.uint8)
     left, counters = np.zeros(HEADS * parts * part_floats(size), np.float32), np.zeros(HEADS, np.int32)
+    row = keys.strides[2] if keys.ndim == 4 else size
     argument = Attend(
         qkv=qkv.ctypes.data, turn=turn.ctypes.data, keys=keys.ctypes.data, values=values.ctypes.data,
         info=info.ctypes.data, made=made.ctypes.data, left=left.ctypes.data, counters=counters.ctypes.data,
-        block_bytes=keys.strides[0], head=keys.strides[1], row=keys.strides[2], heads=HEADS, kv_heads=KV_HEADS,
+        block_bytes=keys.strides[0], head=keys.strides[1], row=row, heads=HEADS, kv_heads=KV_HEADS,
         half=size // 2, window=window, table=1, block=block, most_parts=parts, scale=size**-0.5, softcap=softcap,
         epsilon=1e-6,
     )  # fmt: skip
@@ -39,8 +54,11 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     for _ in range(2):  # counters are as they were
         fibers.launch(attention(size, False, dtype), "attend", (HEADS, parts), [argument])
     assert (keys != before).any(axis=-1).sum() == KV_HEADS
+    if dtype == "q8_0":  # a row of bytes and its scales
+        assert 0 < (keys != before).sum() <= KV_HEADS * size * 17 // 16
     assert isinstance(argument, ctypes.Structure)
-    sought = expected(qkv.astype(np.float64), angles, keys, values, table, position, window, softcap)
+    given = [kept(each).astype(np.float64) for each in given]
+    sought = expected(qkv.astype(np.float64), angles, *given, table, position, window, softcap, kept)
     units = [at // 32 * 96 + at % 32 for at in range(HEADS * size // 32)]
     vectors = made.reshape(-1, 16)
     codes = np.array([np.concatenate([vectors[at], vectors[at + 32]]).view(np.int8) for at in units])
@@ -48,7 +66,7 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     return (codes * scales).reshape(HEADS, size), sought, np.repeat(scales, 32, axis=1).reshape(HEADS, size)
 
 
-def expected(qkv, angles, keys, values, table, position, window, softcap):
+def expected(qkv, angles, keys, values, table, position, window, softcap, kept):
     """Return attention [heads, size] in float64."""
     size, first = qkv.shape[1], max(0, position + 1 - window) if window else 0
     along = [
@@ -62,8 +80,8 @@ def expected(qkv, angles, keys, values, table, position, window, softcap):
     for head in range(HEADS):
         kv = head // (HEADS // KV_HEADS)
         key, value = along[0][kv].copy(), along[1][kv].copy()
-        key[-1] = turned[HEADS + kv].astype(keys.dtype)
-        value[-1] = qkv[HEADS + KV_HEADS + kv].astype(values.dtype)
+        key[-1] = kept(turned[HEADS + kv].astype(np.float32))
+        value[-1] = kept(qkv[HEADS + KV_HEADS + kv].astype(np.float32))
         scores = key @ turned[head] * size**-0.5
         scores = softcap * np.tanh(scores / softcap) if softcap else scores
         weights = np.exp(scores - scores.max())
@@ -82,6 +100,8 @@ def expected(qkv, angles, keys, values, table, position, window, softcap):
         (300, 384, {"size": 128, "dtype": "f32"}),
         (300, 384, {"size": 256}),
         (300, 384, {"size": 32}),
+        (300, 384, {"size": 96, "dtype": "q8_0"}),
+        (700, 704, {"size": 128, "dtype": "q8_0", "block": 64, "window": 300}),
     ],
 )
 def test_attention_is_right_wherever_it_is_cut(position, context, more):

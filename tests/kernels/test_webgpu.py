@@ -304,6 +304,7 @@ def test_a_weight_beyond_a_binding_lies_in_pieces(adapter, monkeypatch):
     state = rung.prepare(encoded, dtype="f32", threads=2, device=adapter.id)
     assert len(state.pieces) > 1
     assert sum(piece.rows for piece in state.pieces) == ROWS
+    monkeypatch.undo()
     x = np.random.default_rng(0).standard_normal((2, 512), dtype=np.float32)
     right = x @ formats.decode(encoded).astype(np.float64).T
     assert proof.compare(rung.multiply(state, x), right, np.abs(right).max(), 1e-5) == ""

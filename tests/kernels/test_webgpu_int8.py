@@ -27,7 +27,7 @@ def test_products_and_the_activations_made_of_them(adapter, name):
     assert wrong(adapter.id, encoded, 1) == ""
 
 
-@pytest.mark.parametrize("rows", [4, 16])
+@pytest.mark.parametrize("rows", [4, 16, 64])
 def test_several_rows_share_the_weights(adapter, rows):
     from rung.kernels.webgpu.int8.checking import wrong
 
@@ -91,6 +91,8 @@ def test_wrong_shaders_are_found_by_the_self_check(adapter, monkeypatch):
         ("sums += select(vec2<i32>(sum, 0)", "sums -= select(vec2<i32>(sum, 0)"),
         ("dot4I8Packed(c.high.w, z.w)", "dot4I8Packed(c.high.w, z.z)"),
         ("squares += dot(number, number)", "squares += dot(v[i], v[i])"),
+        ("vec2<f32>(factor, squares)", "vec2<f32>(factor, 1.1 * squares)"),
+        ("partial[own + 6u]", "partial[own + 4u]"),
     ):
         faulty = lambda self, r=right, f=fault: (k := plain(self))._replace(code=k.code.replace(r, f))  # noqa: E731
         monkeypatch.setattr(tiles.Tile, "kernel", faulty)

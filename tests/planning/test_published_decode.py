@@ -68,13 +68,13 @@ def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
     card = replace(catalog.device("3090"), bandwidth=1e9)
     group = Group("q4_0", "webgpu.rows", False, 7e9, 3.9e9)
     made = rates((group,), subject, card, 4096, "f16", 512)
-    assert 14 < made.prefill / made.decode < 18  # a token reads the cache, too
+    assert 56 < made.prefill / made.decode < 72  # a token reads the cache, too
     quick = replace(card, bandwidth=1e14, peaks=FrozenDict(f32=1e12))
     made = rates((group,), subject, quick, 4096, "f16", 512)
     assert made.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0", int8=True) + 15 * 0.4))
 
 
-def test_what_follows_a_norm_behind_a_product_takes_the_instructions_of_float32(subject):
+def test_what_follows_a_norm_behind_a_product_takes_more_instructions_and_fewer_than_float32(subject):
     """Of Gemma 2 all but o and down; of Llama nothing."""
     from rung.models.lookup import find_outline
 
@@ -85,12 +85,12 @@ def test_what_follows_a_norm_behind_a_product_takes_the_instructions_of_float32(
         matrices = [each for each in model.tensors if len(each.shape) == 2]
         found = groups([(Weight(each, q4_0, "webgpu", "webgpu.rows", 1), 1) for each in matrices], model)
         after = sum(math.prod(each.shape) for each in matrices if each.role.split(".")[-1] not in ("o", "down"))
-        assert sum(each.unrounded for each in found) == (after if model is gemma else 0)
+        assert sum(each.summed for each in found) == (after if model is gemma else 0)
     card = replace(catalog.device("3090"), bandwidth=1e14)
     plain, half = (Group("q4_0", "webgpu.rows", False, 7e9, 3.9e9, 1, part) for part in (0.0, 3.5e9))
     slower = [1 / rates((each,), subject, card, 4096, "f16", 1).decode for each in (half, plain)]
-    more = instructions.of("q4_0") - instructions.of("q4_0", int8=True)
-    assert slower[0] - slower[1] == pytest.approx(3.5e9 * 2 * more / card.peaks["f32"])
+    less = instructions.of("q4_0") - instructions.of("q4_0", int8=True)
+    assert 0 < slower[0] - slower[1] < 3.5e9 * 2 * less / card.peaks["f32"]
 
 
 def test_instructions_are_those_that_were_counted():

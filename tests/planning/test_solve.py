@@ -327,7 +327,7 @@ def test_finer_weights_with_a_cache_in_q8_0_are_better_than_coarse_ones_with_16_
 @pytest.mark.parametrize(
     ("card", "device", "asked", "reason"),
     [
-        (gemma_2b("q4_0", "gguf"), p2200(), {}, "for one CPU"),
+        (gemma_2b("q4_0", "gguf"), p2200(), {}, "torch.decode, which has no kernel"),
         (gemma_2b(), cpu(), {"format": "bf16"}, "stored as floats"),
         (gemma_2b("q4_0", "gguf"), cpu(vnni=Level.ABSENT), {}, "no isa.kernels"),
     ],

@@ -77,10 +77,21 @@ def test_weights_are_held_once_as_they_are_stored():
 
 @pytest.mark.usefixtures("rungs")
 def test_what_parts_of_attention_leave_is_counted():
-    """Beyond 1,024 positions: of 16 rows, 8 heads and 16 parts 258 float32."""
+    """Beyond 1,024 positions: of 64 rows, 8 heads and 16 parts 258 float32."""
     card, contexts = gemma_2b("q4_0", "gguf"), (1023, 1024, 1025)
     less, most, more = (plan(card, reached(), context=each).placements[0].memory.workspace for each in contexts)
-    assert more - most == most - less + 4 * 16 * 8 * 16 * 258
+    assert more - most == most - less + 4 * 64 * 8 * 16 * 258
+
+
+def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit():
+    card, roomy = gemma_2b("q4_0", "gguf"), plan(gemma_2b("q4_0", "gguf"), reached(), context=4096)
+    use = roomy.placements[0].memory
+    small = replace(reached(), free=use.most - 2**20, memory=use.most - 2**20)
+    budgeted = plan(card, small, context=4096, memory=f"webgpu:0={use.most - 2**20}")
+    assert (roomy.cache_dtype, budgeted.cache_dtype) == ("f16", "q8_0")
+    assert budgeted.placements[0].memory.kv_cache == use.kv_cache * 17 // 32
+    assert budgeted.decode_rate > roomy.decode_rate
+    assert plan(card, reached(), context=512, cache_type="q8_0").cache_dtype == "q8_0"
 
 
 @pytest.mark.usefixtures("rungs")

@@ -211,6 +211,53 @@ def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
     assert off.mean() < (0.02 if format else 0.005)
 
 
+@pytest.mark.parametrize(("linears", "head_dim", "dtype"), [("cuda.rows", 64, "f16"), ("cuda.stored", 32, "q8_0")])
+def test_rows_of_several_sequences_share_a_graph_and_have_the_bits_of_each_alone(monkeypatch, linears, head_dim, dtype):
+    """Three rows where there is room for four, at positions of their own; weights in q8_0, and in nf4 and int8. Norms
+    behind products are a part of both layers."""
+    options = {"head_dim": head_dim, "linears": (linears,), "devices": 1, "ordered": False}
+    case = Case("decode_step", dtype, "f32", (2, 64, 96, 83), FrozenDict(options))
+    with rung.simulate("3060") as card:
+        pool = self_check.TinyCache(head_dim, dtype, card.id)
+        together = [pool, *(self_check.TinyCache(head_dim, dtype, card.id, pool) for _ in range(2))]
+        alone = [self_check.TinyCache(head_dim, dtype, card.id, pool) for _ in range(3)]
+        step = LADDERS["decode_step"].rung("cuda.step").load()
+        state, launched, starts = step.prepare(self_check.weights(case, card.id), pool, threads=1), [], [0, 3, 9]
+        for each, other, start in zip(together, alone, starts, strict=True):
+            for cache in (each, other) if start else ():
+                step.apply(state, [SequenceRows(list(range(start)), 0, cache, 0)])
+        launch = driver.launch
+        monkeypatch.setattr(driver, "launch", lambda *given: (launched.append(given[2]), launch(*given)))
+        for at in range(4):
+            batch = [SequenceRows([7 * at + n], starts[n] + at, cache, 1) for n, cache in enumerate(together)]
+            found = step.apply(state, batch).copy()
+            if not at:
+                assert len(launched) == 2 * 7 + 2
+            single = [SequenceRows([7 * at + n], starts[n] + at, cache, 1) for n, cache in enumerate(alone)]
+            right = np.concatenate([step.apply(state, [each]).copy() for each in single])
+            assert (found == right).all()
+        assert step.apply(state, [SequenceRows([1], 4, together[0], 0)]).shape == (0, 83)
+
+
+def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):
+    """The processor rounds queries, too. A prompt is torch's, each token behind it a graph's."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+    tiny_checkpoint(tmp_path, "qwen3", head_dim=64, **sizes)
+    gguf_vocabulary(tmp_path)
+    given = {"format": "q8_0", "context": 64}
+    ids = np.random.default_rng(5).integers(0, 320, 40)
+    right = np.asarray(rung.load(tmp_path, device="cpu", cache_type="f32", **given).logits(ids.tolist()))
+    with rung.simulate("t4") as card:
+        model, half = (rung.load(tmp_path, device=card.id, cache_type=each, **given) for each in ("q8_0", "f16"))
+        assert model.report.rungs["decode_step q8_0"] == "cuda.step"
+        use = [each.plan.placements[0].memory.kv_cache for each in (model, half)]
+        assert use[0] == use[1] * 17 // 32
+        for found in (references.token_by_token(model, ids), np.asarray(model.logits(ids.tolist()))):
+            off = np.abs(found - right) / right.std(axis=1, keepdims=True)
+            assert 0 < off.max() < 0.2
+            assert off.mean() < 0.02
+
+
 def test_without_a_compiler_a_card_has_none(monkeypatch):
     monkeypatch.setattr(fibers, "compiler", lambda: "")
     (card,) = describe(["p2200"])

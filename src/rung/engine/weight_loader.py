@@ -132,12 +132,20 @@ class WeightLoader:
                 yield Case("linear", weight.format.name, dtype, (count, rows, columns))
             if weight.tensor.role == "embed" and placement.first == 0:
                 yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
-        whole = self.plan.cache_dtype == "q8_0" or is_webgpu(placement.device)
-        for layer in () if whole else shape.layers[placement.first : placement.last]:
+        for layer in () if self._reads_whole(placement.device) else shape.layers[placement.first : placement.last]:
             for queries in (1, _MANY):
                 sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
                 options = {"window": layer.window, "softcap": shape.attention_softcap}
-                yield Case("attention", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
+                yield Case("attention", self._read_as, "f32", sizes, FrozenDict(options))
+
+    @property
+    def _read_as(self) -> str:
+        """Return the dtype in which torch's attention reads a cache."""
+        return "f32" if self.plan.cache_dtype == "q8_0" else self.plan.cache_dtype
+
+    def _reads_whole(self, device: str) -> bool:
+        """Return whether only whole steps read a cache on a device."""
+        return is_webgpu(device) or (self.plan.cache_dtype == "q8_0" and device == "cpu")
 
     def _torch_device(self, role: str) -> str:
         """The device that computes with a role's tensor: with ``embed``, where it is multiplied, as a tied head."""
@@ -184,14 +192,14 @@ class WeightLoader:
 
     def attention(self, layer: int) -> Attention | None:
         """Return the attention of a layer, for one query and many; None where only whole steps read the cache."""
-        if self.plan.cache_dtype == "q8_0" or is_webgpu(self._device_of(layer)):
+        if self._reads_whole(self._device_of(layer)):
             return None
         shape = self._shape
         return self._binders[self._device_of(layer)].attention(
             shape.heads,
             shape.kv_heads,
             shape.head_dim,
-            self.plan.cache_dtype,
+            self._read_as,
             window=shape.layers[layer].window,
             softcap=shape.attention_softcap,
         )

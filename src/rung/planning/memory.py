@@ -163,13 +163,13 @@ def bounded(use: MemoryUse, device: Device) -> MemoryUse:
 def _converts(subject: Subject, device: Device, context: int, cache_dtype: str) -> bool:
     """Return whether attention there wants the cache in f32, with a mask, while a prompt is read.
 
-    A cache in q8_0 is read as it is or not at all.
+    A cache in q8_0 is read as it is or not at all, but by torch.
     """
     shape = subject.decoder
     if shape is None:
         return True
     if cache_dtype == "q8_0":
-        return False
+        return device.kind in ("cuda", "rocm")
     sizes = (min(CHUNK, context), context, shape.heads, shape.kv_heads, shape.head_dim)
     options = FrozenDict({"window": None, "softcap": shape.attention_softcap})
     rung = LADDERS["attention"].climb(device, Case("attention", cache_dtype, "f32", sizes, options)).rung

@@ -17,6 +17,8 @@ from rung.planning.weight_plan import Storage, Weight, compute_dtype
 from rung.planning.weight_plan_cache import WeightPlan, WeightPlanCache
 
 _WIDE = ("bf16", "f16")
+#: Kinds of devices that have a rung for keys and values in q8_0.
+_WITH_Q8_0 = ("cpu", "webgpu", "cuda", "rocm")
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
     if arrangement.cache_dtype != "q8_0":
         return YES
     plan, device, _ = arrangement.parts[0]
-    if len(arrangement.parts) > 1 or device.kind != "cpu":
-        return no("a cache in q8_0 is for one CPU")
+    if len(arrangement.parts) > 1 or device.kind not in _WITH_Q8_0:
+        return no("a cache in q8_0 is for one device: a CPU, an NVIDIA or AMD card, or one of WebGPU")
     return plan.step_verdict(device, "q8_0")
 
 
@@ -158,7 +160,7 @@ def arrangements(
     """
     found = _packings(plans, format, group, request, context)
     usual = found[0].cache_dtype == "f16" and request.cache_type is None  # where nothing is to be lost, nothing is
-    if found[0].over <= 0 or not usual or plans.subject.decoder is None or group[0].kind != "cpu":
+    if found[0].over <= 0 or not usual or plans.subject.decoder is None or group[0].kind not in _WITH_Q8_0:
         return found
     smaller = _packings(plans, format, group, replace(request, cache_type="q8_0"), context)[-1]
     if not cache_verdict(smaller, None) or (found[-1].over <= 0 and (smaller.over > 0 or not smaller.packed)):

@@ -34,7 +34,7 @@ from rung import formats
 from rung.core.types import Device, Level
 from rung.kernels import instructions
 from rung.kernels.webgpu import instructions as shaders
-from rung.kernels.webgpu.info import MOST_ROWS
+from rung.kernels.webgpu.info import MOST_ROWS, SHARED_ROWS
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step import GRAPH, ROWS
 from rung.ops.linear import DECODING
@@ -64,6 +64,9 @@ _CUDA_INSTRUCTIONS = 4.0
 #: Instructions a weight of shaders for each row of activations beyond the first, in float32 and in int8
 #: (``benchmarks/webgpu_instructions.py --rows 16``).
 _MORE_ROWS = 4.2, 0.5
+#: Instructions a weight by which a workgroup makes int8 of its row of activations: 520 of each of 256 threads for 32
+#: rows of 4,096 columns (``--int8 --summed``); half of it where it has gate and up.
+_MADE_INT8 = 1.0
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
 _LAYER_SECONDS = {
@@ -113,8 +116,8 @@ class Group:
     """The matrices that share a format, a rung and a use: weights and bytes that one token reads.
 
     ``once``: the head and a tied embedding, which a prompt needs once and not at every token. ``matrices``: how many.
-    ``unrounded``: weights of ``count`` whose activations a norm behind a product is added to, which ``webgpu.int8``
-    does not round.
+    ``summed``: weights of ``count`` whose activations a norm behind a product is added to, of which each workgroup of
+    ``webgpu.int8`` makes int8 by itself.
     """
 
     format: str
@@ -123,7 +126,7 @@ class Group:
     count: float
     bytes: float
     matrices: float = 1
-    unrounded: float = 0.0
+    summed: float = 0.0
 
 
 def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
@@ -282,14 +285,14 @@ def _attended_keys(subject: Subject, depth: int) -> int:
 
 
 def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, bandwidth: float) -> float:
-    """Seconds in which a token reads keys and values; of a cache in q8_0 a share of those of float16.
+    """Seconds in which a token reads keys and values; of a cache in q8_0, on a CPU, a share of those of float16.
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
     (``kernels.cpu.decode.attention``): a pass of either kind has its time, beside that of fetching the row. How much of
     both a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU,
     which takes so much for the row and so much for each head, it is the straight line through them.
     """
-    if dtype == "q8_0":
+    if dtype == "q8_0" and device.kind == "cpu":
         return _Q8_0_SHARE * _cache_seconds(subject, device, depth, "f16", bandwidth)
     cached = subject.cache_bytes(1, dtype, 1) * _attended_keys(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128
@@ -359,8 +362,8 @@ def _instructions(group: Group, device: Device, rows: int) -> float:
     floats, integers = (shaders.of(group.format, int8) + (rows - 1) * _MORE_ROWS[int8] for int8 in (False, True))
     if not _has_dots(device) or group.format.split(":")[0] in _IN_FLOAT32:
         return floats
-    share = group.unrounded / group.count if group.count else 0.0
-    return share * floats + (1 - share) * integers
+    share = group.summed / group.count if group.count else 0.0
+    return integers + (share * _MADE_INT8 if rows == 1 else 0.0)
 
 
 def _peak(group: Group, device: Device) -> float:
@@ -378,9 +381,11 @@ def _peak(group: Group, device: Device) -> float:
 
 
 def _peak_of_passes(group: Group, device: Device) -> float:
-    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows."""
+    """Operations per second where a pass reads the weights once for ``MOST_ROWS`` rows, of which a workgroup decodes
+    them for ``SHARED_ROWS``."""
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
-    computed = group.count * 2 * _instructions(group, device, MOST_ROWS) / _peak_of("f32", device)
+    counted = MOST_ROWS // SHARED_ROWS * 2 * _instructions(group, device, SHARED_ROWS)
+    computed = group.count * counted / _peak_of("f32", device)
     return 2 * MOST_ROWS * group.count / max(group.bytes / bandwidth, computed)
 
 

@@ -81,11 +81,15 @@ class WeightPlan:
         return BLOCKS.get(step_rung(self.subject, weights, device, cache_dtype), 0)
 
     def step_verdict(self, device: Device, cache_dtype: str) -> Verdict:
-        """Return whether a rung computes tokens with all weights on a device and such a cache; the first one's reason
-        where none does."""
+        """Return whether a rung computes tokens with all weights on a device and such a cache; where none does, why the
+        first one of its kind does not."""
         case = step_case(self.subject, [kind.weight for kind in self.kinds], cache_dtype)
-        climb = LADDERS["decode_step"].climb(device, case)
-        return YES if climb.rung is not None else no(climb.refusals[0].reason)
+        ladder = LADDERS["decode_step"]
+        climb = ladder.climb(device, case)
+        if climb.rung is not None:
+            return YES
+        own = (each for each in climb.refusals if device.kind in ladder.rung(each.rung).kinds)
+        return no(next(own, climb.refusals[0]).reason)
 
     @functools.cached_property
     def error_db(self) -> float:

@@ -281,10 +281,22 @@ class BlockPool:
             for index, lies in enumerate(self._layers)
         ]
 
+    @cached_property
+    def scales(self) -> list[tuple[Tensor, Tensor]]:
+        """Scales of keys and values in q8_0 of each layer on a device of torch, [blocks, kv_heads, block, units]."""
+        return [self._views(index, _tensor(self.members[lies.group].memory), "scales")
+                for index, lies in enumerate(self._layers)]  # fmt: skip
+
     def _views(self, index: int, memory: Any, dtype: str) -> tuple[Any, Any]:
         lies = self._layers[index]
         keys, values = (memory[:, at : at + lies.values] for at in (lies.offset, lies.offset + lies.values))
         shape = (len(memory), self.heads, self.block, self.size)
+        if self.dtype == "q8_0":
+            from rung.kernels.gpu.decoders import cache_parts
+
+            both = (cache_parts(each.view(*shape[:2], -1), self.block, self.size) for each in (keys, values))
+            first, second = (parts[dtype == "scales"] for parts in both)
+            return first, second
         if isinstance(memory, np.ndarray):
             return keys.view(_NUMPY[dtype]).reshape(shape), values.view(_NUMPY[dtype]).reshape(shape)
         from rung.kernels.gpu.dtypes import TORCH_DTYPE
@@ -385,9 +397,16 @@ class Cache(Tokens):
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Put keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
-        for lies, new in zip(self.pool.tensors[layer], (keys, values), strict=True):
-            for block, at, first, last in self._pieces(layer, start, len(new)):
-                lies[block, :, at : at + last - first].copy_(new[first:last].transpose(0, 1))
+        there, new = [*self.pool.tensors[layer]], [keys, values]
+        if self.pool.dtype == "q8_0":
+            from rung.kernels.gpu.decoders import quantized_parts
+
+            there += self.pool.scales[layer]
+            (keys, first_scales), (values, second_scales) = (quantized_parts(each) for each in new)
+            new = [keys, values, first_scales, second_scales]
+        for lies, numbers in zip(there, new, strict=True):
+            for block, at, first, last in self._pieces(layer, start, len(numbers)):
+                lies[block, :, at : at + last - first].copy_(numbers[first:last].transpose(0, 1))
 
     def write_arrays(self, layer: int, start: int, keys: Floats, values: Floats) -> None:
         """Do as ``write`` with arrays, of a layer on the CPU."""
@@ -407,8 +426,14 @@ class Cache(Tokens):
             first = last
 
     def read(self, layer: int, first: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values [end - first, kv_heads, head_dim]; views where one block holds them."""
+        """Return keys and values [end - first, kv_heads, head_dim], of q8_0 in float32; views where one block holds
+        floats."""
         keys, values = (self._gather(part, layer, first, end) for part in self.pool.tensors[layer])
+        if self.pool.dtype == "q8_0":
+            from rung.kernels.gpu.decoders import dequantized
+
+            scales = (self._gather(part, layer, first, end) for part in self.pool.scales[layer])
+            keys, values = (dequantized(*both) for both in zip((keys, values), scales, strict=True))
         return keys, values
 
     def arrays(self, layer: int, first: int, end: int) -> tuple[Floats, Floats]:
@@ -423,7 +448,7 @@ class Cache(Tokens):
         first, end = first - skipped * self.pool.block, end - skipped * self.pool.block
         if len(blocks) == 1:
             return part[blocks[0], :, first:end].swapaxes(0, 1)
-        return part[blocks].swapaxes(1, 2).reshape(-1, self.pool.heads, self.pool.size)[first:end]
+        return part[blocks].swapaxes(1, 2).reshape(-1, self.pool.heads, part.shape[-1])[first:end]
 
 
 def _reserve(blocks: int, layers: int, layer_bytes: int, device: str) -> Any:

@@ -2,6 +2,7 @@
 
 Each head has a block for up to ``PART`` positions and more blocks beyond; the last of them to end joins their sums. How
 positions are cut depends on the position of the token alone. Ref: Flash-Decoding, https://pytorch.org/blog/flash-decoding/.
+A cache in q8_0 lies as ``kernels.webgpu.attention`` has it: bytes, then scales in bfloat16.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ PART, MOST_PARTS = 128, 32
 
 
 def attention(head_dim: int, interleaved: bool, dtype: str) -> Source:
-    """Return ``attend``, for heads of a multiple of 32 values and a cache in f32 or f16."""
-    values = {"size": head_dim, "interleaved": int(interleaved), "threads": THREADS, "part": PART}
-    text = TYPES[dtype] + _NUMBER[dtype] + _ATTEND
-    head = PRELUDE + f"#define THREADS {THREADS}\n" + QUANTIZE + IS_LAST
+    """Return ``attend``, for heads of a multiple of 32 values and a cache in f32, f16 or q8_0."""
+    values = {"interleaved": int(interleaved), "threads": THREADS, "part": PART}
+    text = (_CODES if dtype == "q8_0" else TYPES[dtype] + _NUMBER[dtype] + _FLOATS) + _ATTEND
+    head = PRELUDE + f"#define THREADS {THREADS}\n#define SIZE {head_dim}\n" + QUANTIZE + IS_LAST + _SPOT
     return Source(head + Template(text).substitute(values), ("attend",))
 
 
@@ -37,8 +38,48 @@ _NUMBER = {
     "f32": "__device__ __forceinline__ float wide(value v) { return v; }\n",
     "f16": "__device__ __forceinline__ float wide(value v) { return from_half(v); }\n",
 }
+#: Where a head has a position: its numbers, and of a cache in q8_0 its scales, in bytes behind those of the layer.
+_SPOT = """
+struct Spot { long long at; long long scales; };
+"""
+#: ``cached``: a number of a key or a value. ``keep``: the same as it would be read, which is written where it
+#: ``stores``; a warp has 32 that follow each other.
+_FLOATS = r"""
+__device__ __forceinline__ float cached(const char* base, Spot spot, int i) {
+    return wide(((const value*)(base + spot.at))[i]);
+}
+__device__ __forceinline__ float keep(char* base, Spot spot, int i, float v, bool stores) {
+    const value kept = narrow(v);
+    if (stores) ((value*)(base + spot.at))[i] = kept;
+    return wide(kept);
+}
+"""
+_CODES = r"""
+__device__ __forceinline__ float of_bits(u32 bits) { union { u32 u; float f; } v; v.u = bits; return v.f; }
+__device__ __forceinline__ u32 bits_of(float f) { union { u32 u; float f; } v; v.f = f; return v.u; }
+__device__ __forceinline__ float cached(const char* base, Spot spot, int i) {
+    const float scale = of_bits((u32)((const u16*)(base + spot.scales))[i / 32] << 16);
+    return scale * (float)((const signed char*)(base + spot.at))[i];
+}
+__device__ __forceinline__ float keep(char* base, Spot spot, int i, float v, bool stores) {
+    float most = fabsf(v);
+    for (int d = 16; d; d /= 2) {
+        const float other = SHUFFLE(most, d);
+        most = most > other || most != most ? most : other;  // NaN stays
+    }
+    const float size = most / 127.0f;
+    const bool odd = !(most <= 3.4e38f);
+    const u32 bits = odd ? 0x7fc0 : (bits_of(size) + 0xffff) >> 16;  // rounded up: no code is beyond 127 in size
+    const float scale = of_bits(bits << 16), inverse = size > 1e-30f ? 1.0f / scale : 0.0f, y = v * inverse;
+    const int code = odd ? 0 : min(127, (int)(y + (y < 0 ? -0.5f : 0.5f)));
+    if (stores) {
+        ((signed char*)(base + spot.at))[i] = (signed char)code;
+        if (i % 32 == 0) ((u16*)(base + spot.scales))[i / 32] = (u16)bits;
+    }
+    return odd ? scale : scale * (float)code;
+}
+"""
 _ATTEND = r"""
-#define SIZE $size
 #define LANES (SIZE / 32)
 #define THREADS $threads
 #define WARPS (THREADS / 32)
@@ -48,13 +89,14 @@ struct Attend { const float* qkv; const float* q_norm; const float* k_norm; cons
     char* values; const int* info; uint4* made; float4* floats;
     float* left; int* counters; long long block_bytes; int head; int row;
     int heads; int kv_heads; int half; int window; int table; int block;
-    int most_parts; float scale; float softcap; float epsilon; };
+    int most_parts; int apart; float scale; float softcap; float epsilon; };
 
-// where keys or values of a head lie at a position, in bytes behind those of the layer: a sequence mostly has one block
-__device__ __forceinline__ long long place(const Attend& p, int kv, int at) {
+// where keys or values of a head lie at a position: a sequence mostly has one block
+__device__ __forceinline__ Spot place(const Attend& p, int kv, int at) {
     const int number = at < p.block ? 0 : at / p.block;
     const long long block = p.info[p.table + number] * p.block_bytes;
-    return block + (long long)kv * p.head + (long long)(at - number * p.block) * p.row;
+    const long long head = block + (long long)kv * p.head, own = at - number * p.block;
+    return {head + own * p.row, head + (long long)p.block * p.row + own * (SIZE / 16)};
 }
 
 // the sums of a head's parts, each with the largest score and the sum of weights behind it, added by their shares
@@ -83,11 +125,20 @@ __device__ void join(const Attend& p, const float* left, int parts, int unit) {
 extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
     __shared__ float both[2][SIZE], given[SIZE];
     __shared__ float tops[WARPS], weights[WARPS], found[WARPS][SIZE];
-    const int h = blockIdx.x, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
+    const int m = blockIdx.x / p.heads;  // the row of activations
+    {
+        const int units = p.heads * LANES;
+        p.qkv += (long long)m * (p.heads + 2 * p.kv_heads) * SIZE;
+        p.turn += (long long)m * p.apart; p.info += (long long)m * p.apart;
+        if (p.made) p.made += m * row_vectors(units, 3);
+        if (p.floats) p.floats += m * row_vectors(units, 8);
+        p.left += (long long)m * p.heads * p.most_parts * (SIZE + 2); p.counters += m * p.heads;
+    }
+    const int h = blockIdx.x % p.heads, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
     const int position = p.info[0], part = blockIdx.y;
     const int begin = p.window && position >= p.window ? position + 1 - p.window : 0, count = position + 1 - begin;
     const int parts = min(p.most_parts, (count + PART - 1) / PART), length = (count + parts - 1) / parts;
-    if (part >= parts) return;
+    if (part >= parts || position < 0) return;  // a row that is none has no position
     const int first = begin + part * length, end = min(first + length, position + 1);
     float* q = both[0];
     float* k = both[1];
@@ -111,14 +162,11 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
         x[a] = one; x[b] = two;
     }
     __syncthreads();
-    const long long here = place(p, kv, position);
+    const Spot here = place(p, kv, position);
+    const bool stores = end > position && h % (p.heads / p.kv_heads) == 0;
     for (int i = THREAD; i < SIZE; i += THREADS) {
-        const value key = narrow(k[i]), v = narrow(p.qkv[(p.heads + p.kv_heads + kv) * SIZE + i]);
-        k[i] = wide(key); given[i] = wide(v);
-        if (end > position && h % (p.heads / p.kv_heads) == 0) {
-            ((value*)(p.keys + here))[i] = key;
-            ((value*)(p.values + here))[i] = v;
-        }
+        k[i] = keep(p.keys, here, i, k[i], stores);
+        given[i] = keep(p.values, here, i, p.qkv[(p.heads + p.kv_heads + kv) * SIZE + i], stores);
     }
     __syncthreads();
     float top = -3.4e38f, weight = 0.0f, sums[LANES] = {};
@@ -128,14 +176,13 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
         for (int r = 0; r < ROWS; r++) {
             const int row = min(at + r, end - 1);
             const bool own = row == position;
-            const long long there = place(p, kv, row);
-            const value *key = (const value*)(p.keys + there), *v = (const value*)(p.values + there);
+            const Spot there = place(p, kv, row);
             scores[r] = 0.0f;
             #pragma unroll
             for (int j = 0; j < LANES; j++) {
                 const int i = lane + 32 * j;
-                scores[r] = fmaf(q[i], own ? k[i] : wide(key[i]), scores[r]);
-                read[r][j] = own ? given[i] : wide(v[i]);
+                scores[r] = fmaf(q[i], own ? k[i] : cached(p.keys, there, i), scores[r]);
+                read[r][j] = own ? given[i] : cached(p.values, there, i);
             }
         }
         warp_sums<ROWS>(scores);

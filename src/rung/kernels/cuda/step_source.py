@@ -2,7 +2,8 @@
 
 A layer is five kernels. A product ends with what comes next: the block that is the last to end, which a counter tells,
 adds, norms and quantizes the hidden states for the product behind it; where 32 rows of the gated activation are there,
-the last of their blocks quantizes these. Attention stands in ``attention_source``. All is float32 but codes and
+the last of their blocks quantizes these. Several rows of activations (``count``) share the weights that are read; there
+a kernel of its own norms, a block for each row. Attention stands in ``attention_source``. All is float32 but codes and
 activations of products, and the cache. Activations are int8 with a scale for 32 columns where codes are integers, and
 float32 where these index a table, in the order of ``source``; both where a model has weights of both kinds.
 
@@ -19,42 +20,43 @@ from rung.kernels.cuda.readers import readers
 from rung.kernels.cuda.source import PRELUDE, SUMS, THREADS, TYPES, Source, resident, tile_of
 from rung.kernels.cuda.source import dots as dots_of
 
-#: Rows of weights of a block, and weights that a product has at most: q, k and v.
-TILE = tile_of(1)
+#: Weights that a product has at most: q, k and v.
 MOST_PARTS = 3
 _UNDEFINED = "#undef OFFSET\n#undef PARTS\n#undef ADDS\n#undef FACTOR\n"
 _NAMES = ("read_codes(", "read_words(", "read_scales(", "values(", "dots(", "levels[")
 
 
-def sums(layouts: Sequence[Layout]) -> Source:
+def sums(layouts: Sequence[Layout], count: int = 1) -> Source:
     """Return ``store``, products of weights with these layouts to float32, and ``add``, to the hidden states."""
     parts = "".join(_PART.replace("@", str(n)).replace("$x", _taken(each)) for n, each in enumerate(layouts))
     text = _dots(layouts) + _PRODUCT + _SUM.replace("$parts", parts)
-    return Source(_head(_blocks(layouts)) + text, ("store", "add"))
+    return Source(_head(_blocks(layouts, count), count) + text, ("store", "add"))
 
 
-def gated(layouts: Sequence[Layout], activation: str) -> Source:
+def gated(layouts: Sequence[Layout], activation: str, count: int = 1) -> Source:
     """Return ``gate``: the product of two weights of as many rows, ``activation(first) * second``, quantized."""
     values = {"activation": _ACTIVATIONS[activation], "first": _taken(layouts[0]), "second": _taken(layouts[1])}
     text = _dots(layouts) + _PRODUCT + Template(_GATE).substitute(values)
-    return Source(_head(_blocks(layouts)) + text, ("gate",))
+    return Source(_head(_blocks(layouts, count), count) + text, ("gate",))
 
 
 def norms() -> Source:
-    """Return ``norm_hidden``: hidden states before the first layer, normed and quantized."""
+    """Return ``norm_hidden``: hidden states, normed and quantized, a block for each row."""
     return Source(_head() + _PRODUCT + _NORM, ("norm_hidden",))
 
 
-def _blocks(layouts: Sequence[Layout]) -> str:
+def _blocks(layouts: Sequence[Layout], count: int) -> str:
     """Return how many blocks a multiprocessor is to hold at once: more spill but of codes that are nibbles."""
+    if count > 1:
+        return "4" if count < 4 else "3"
     light = all(resident(each) == "BLOCKS" and each.base.codes == "nibble" and not each.looks_up for each in layouts)
     if any(each.base.scale == "nested" for each in layouts):
         return "4"
     return "BLOCKS" if light else "HEAVY_BLOCKS"
 
 
-def _head(blocks: str = "4") -> str:
-    values = {"count": 1, "tile": TILE, "threads": THREADS}
+def _head(blocks: str = "4", count: int = 1) -> str:
+    values = {"count": count, "tile": tile_of(count), "threads": THREADS}
     return (
         f"#define RESIDENT {blocks}\n" + PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + QUANTIZE + IS_LAST
     )
@@ -120,7 +122,8 @@ _PRODUCT = r"""
 struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
     int rows; int first; };
 struct Product { Part parts[3]; const uint4* x; const float4* wide; float* y; float* hidden; const float* post;
-    const float* norm; uint4* made; float4* floats; int* counters; int units; int blocks; int size; float epsilon; };
+    const float* norm; uint4* made; float4* floats; int* counters; int units; int blocks; int size;
+    int apart; int width; float epsilon; };
 
 __device__ __forceinline__ float inverse_norm(float squares, int size, float epsilon) {
     __shared__ float found;
@@ -132,11 +135,18 @@ __device__ __forceinline__ float inverse_norm(float squares, int size, float eps
     __syncthreads();
     return inverse;
 }
-// hidden += post norm of y, where there is one; then the norm of hidden as int8, four loads at a time:
+// where row m of activations of so many units lies
+__device__ __forceinline__ uint4* codes_of(uint4* made, int m, int units) {
+    return made ? made + m * row_vectors(units, 3) : made;
+}
+__device__ __forceinline__ float4* floats_of(float4* floats, int m, int units) {
+    return floats ? floats + m * row_vectors(units, 8) : floats;
+}
+// hidden += post norm of y, where there is one; then the norm of hidden as int8, four loads at a time, of row m:
 // one block does this while all others wait
-__device__ void finish_hidden(const Product& p) {
-    volatile float* hidden = p.hidden;
-    volatile const float* y = p.y;
+__device__ void finish_hidden(const Product& p, int m) {
+    volatile float* hidden = p.hidden + (long long)m * p.apart;
+    volatile const float* y = p.y + (long long)m * p.size;
     float squares = 0;
     if (p.post) {
         for (int i = THREAD; i < p.size; i += THREADS) { const float v = y[i]; squares = fmaf(v, v, squares); }
@@ -156,7 +166,8 @@ __device__ void finish_hidden(const Product& p) {
         }
         #pragma unroll
         for (int n = 0; n < 4; n++)
-            if (first + n * step < units) quantize(v[n], first + n * step, p.made, p.floats);
+            if (first + n * step < units)
+                quantize(v[n], first + n * step, codes_of(p.made, m, units), floats_of(p.floats, m, units));
     }
 }
 """
@@ -165,7 +176,8 @@ _PART = """    {
         const int blocks = (w.rows + TILE - 1) / TILE;
         if (block >= 0 && block < blocks) {
             dots_@(w.codes, w.highs, w.scales, w.heads, $x, sums, block * TILE, w.rows, p.units);
-            own = block * TILE + THREAD; row = start + own; there = THREAD < TILE && own < w.rows; bias = w.bias;
+            own = block * TILE + THREAD % TILE; row = start + own; bias = w.bias;
+            there = THREAD < COUNT * TILE && own < w.rows;
         }
         block -= blocks; start += w.rows;
     }
@@ -175,24 +187,27 @@ __device__ __forceinline__ bool product(const Product& p, int& row, float& sum) 
     int block = blockIdx.x, start = 0, own = 0;
     bool there = false;
     const float* bias = 0;
-    float sums[TILE] = {};
-$parts    sum = total<TILE>(sums);
+    float sums[COUNT * TILE] = {};
+$parts    sum = total<COUNT * TILE>(sums);
     if (there && bias) sum += bias[own];
     return there;
 }
 extern "C" __global__ void BOUNDS(THREADS, RESIDENT) store(Product p) {
     int row = 0;
     float sum;
-    if (product(p, row, sum)) p.y[row] = sum;
+    if (product(p, row, sum)) p.y[(long long)(THREAD / TILE) * p.width + row] = sum;
 }
 extern "C" __global__ void BOUNDS(THREADS, RESIDENT) add(Product p) {
     int row = 0;
     float sum;
     if (product(p, row, sum)) {
-        if (p.post) p.y[row] = sum;
-        else p.hidden[row] += sum;
+        const int m = THREAD / TILE;
+        if (p.post) p.y[(long long)m * p.size + row] = sum;
+        else p.hidden[(long long)m * p.apart + row] += sum;
     }
-    if (is_last(p.counters, p.blocks)) finish_hidden(p);
+#if COUNT == 1
+    if (is_last(p.counters, p.blocks)) finish_hidden(p, 0);
+#endif
 }
 """
 _ACTIVATIONS = {
@@ -204,21 +219,25 @@ __device__ __forceinline__ float activation(float x) { return $activation; }
 extern "C" __global__ void BOUNDS(THREADS, RESIDENT) gate(Product p) {
     const int first = blockIdx.x * TILE, unit = first / 32;
     const Part &a = p.parts[0], &b = p.parts[1];
-    float sums[2 * TILE] = {};
+    float sums[2 * COUNT * TILE] = {};
+    float* behind = sums + COUNT * TILE;
     dots_0(a.codes, a.highs, a.scales, a.heads, $first, sums, a.first + first, a.first + a.rows, p.units);
-    dots_1(b.codes, b.highs, b.scales, b.heads, $second, sums + TILE, b.first + first, b.first + b.rows, p.units);
-    float sum = total<2 * TILE>(sums);
+    dots_1(b.codes, b.highs, b.scales, b.heads, $second, behind, b.first + first, b.first + b.rows, p.units);
+    float sum = total<2 * COUNT * TILE>(sums);
     const int row = first + THREAD % TILE;
-    if (THREAD < 2 * TILE) {
-        const Part& own = THREAD < TILE ? a : b;
+    if (THREAD < 2 * COUNT * TILE) {
+        const Part& own = THREAD < COUNT * TILE ? a : b;
         if (own.bias) sum += own.bias[row];
     }
-    const float other = SHUFFLE(sum, TILE);
-    if (THREAD < TILE) p.y[row] = activation(sum) * other;
-    if (is_last(p.counters + unit, 32 / TILE) && THREAD < 32)
-        quantize(((volatile const float*)p.y)[32 * unit + THREAD], unit, p.made, p.floats);
+    const float other = SHUFFLE(sum, COUNT * TILE);
+    if (THREAD < COUNT * TILE) p.y[(long long)(THREAD / TILE) * p.width + row] = activation(sum) * other;
+    if (!is_last(p.counters + unit, 32 / TILE)) return;
+    for (int m = THREAD / 32; m < COUNT; m += THREADS / 32) {
+        const float v = ((volatile const float*)p.y)[(long long)m * p.width + 32 * unit + THREAD % 32];
+        quantize(v, unit, codes_of(p.made, m, p.width / 32), floats_of(p.floats, m, p.width / 32));
+    }
 }
 """
 _NORM = """
-extern "C" __global__ void norm_hidden(Product p) { finish_hidden(p); }
+extern "C" __global__ void norm_hidden(Product p) { finish_hidden(p, blockIdx.x); }
 """

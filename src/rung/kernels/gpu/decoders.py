@@ -128,3 +128,31 @@ _BY_NAME: dict[str, Decoder] = {
 def find(format: Format) -> Decoder | None:
     """The decoder of a format, or None for one that is decoded on the CPU."""
     return _BY_NAME.get(format.name.split(":")[0])
+
+
+def quantized_parts(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return floats [..., multiples of 32] as a cache in q8_0 has them: int8 of the same shape, and a bfloat16 for each
+    32 (``rung.kernels.webgpu.attention``)."""
+    units = values.to(torch.float32).unflatten(-1, (-1, 32))
+    sizes = units.abs().amax(dim=-1, keepdim=True) / 127
+    bits = (sizes.view(torch.int32) + 0xFFFF) >> 16
+    scales = (bits << 16).view(torch.float32)
+    y = torch.where(sizes > 1e-30, units / scales, 0.0)
+    codes = (y + torch.where(y < 0, -0.5, 0.5)).trunc().clamp(-127, 127).to(torch.int8)
+    return codes.flatten(-2), scales.squeeze(-1).to(torch.bfloat16)
+
+
+def dequantized(codes: Tensor, scales: Tensor) -> Tensor:
+    """Return the float32 that such int8 and scales stand for."""
+    units = codes.to(torch.float32).unflatten(-1, (-1, 32))
+    return (units * scales.to(torch.float32).unsqueeze(-1)).flatten(-2)
+
+
+def cache_parts(memory: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return int8 [..., block, size] and bfloat16 [..., block, size / 32], without a copy, of bytes [..., all] of heads
+    of a cache in q8_0."""
+    codes, scales = memory[..., : block * size], memory[..., block * size :]
+    return (
+        codes.view(torch.int8).unflatten(-1, (block, size)),
+        scales.view(torch.bfloat16).unflatten(-1, (block, size // 32)),
+    )

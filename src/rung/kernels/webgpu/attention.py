@@ -2,12 +2,19 @@
 
 Where each row is of another sequence, as when tokens are generated, one kernel does both: what it writes no other
 workgroup of it reads. Rows of one sequence see each other, and take two kernels.
+
+A cache of ``codes`` has 32 values as signed bytes with a scale in bfloat16: what float16 rounds to a subnormal number
+some GPUs take for zero. The scale is rounded up, so that no code is beyond 127. Of a head in a block the bytes of all
+positions come first, then the scales of all positions (``quantized`` in NumPy).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from rung.formats.codec import Floats
 from rung.kernels.webgpu.gpu import Kernel
 from rung.kernels.webgpu.info import (
     AHEAD,
@@ -31,8 +38,9 @@ THREADS = 64
 class Heads:
     """Heads of a layer, and where their keys and values lie in its buffer.
 
-    A block has ``block`` positions, in float16 where there are ``halves``. The words of a block, from its keys to its
-    values, of a head and of a position; ``words`` of the whole buffer and ``tables`` of the block tables.
+    A block has ``block`` positions, in float16 where there are ``halves``, in bytes where there are ``codes``. The
+    words of a block, from its keys to its values, of a head and of a position; ``words`` of the whole buffer and
+    ``tables`` of the block tables.
     """
 
     heads: int
@@ -46,6 +54,7 @@ class Heads:
     row_words: int
     words: int
     tables: int
+    codes: bool = False
 
     @property
     def all(self) -> int:
@@ -56,6 +65,16 @@ class Heads:
     def wide(self) -> int:
         """Return the numbers of q, k and v of a row."""
         return self.all * self.size
+
+    @property
+    def units(self) -> int:
+        """Return how many scales a head of a position has."""
+        return self.size // UNIT
+
+    def scale(self, head: str, position: str, unit: str) -> tuple[str, str]:
+        """Return, as WGSL, the word of a scale of a head that begins at a word, and by how much it is shifted there."""
+        number = f"({position} % {self.block}u * {self.units}u + {unit})"
+        return f"{head} + {self.block * self.row_words}u + {number} / 2u", f"16u * ({number} & 1u)"
 
     def at(self, position: str) -> str:
         """Return, as WGSL, the word at which a position begins in its block's first head."""
@@ -115,8 +134,15 @@ def rope_and_store(heads: Heads, turn: Turn) -> Kernel:
     kinds = [*_turning(), "qkv: array<f32>", "cache: array<u32>"]
     size, keys_end = heads.size, heads.heads + heads.kv_heads
     two = "pack2x16float(vec2<f32>(values[2u * i], values[2u * i + 1u]))"
+    store = f"""for (var i = thread; i < {heads.row_words}u; i += {THREADS}u) {{
+        cache[to + i] = {two if heads.halves else "bitcast<u32>(values[i])"};
+    }}"""
+    if heads.codes:
+        kinds[-1] = "cache: array<atomic<u32>>"  # two rows may have their scales in one word
+        store = _store_codes(heads)
     code = f"""{declare(kinds, writes=(4, 5))}
 var<workgroup> values: array<f32, {size}>;
+{_codes_memory(heads, 1) if heads.codes else ""}
 {_MAIN}
     let head = id.x;
     let at = id.y * {heads.wide}u + head * {size}u;
@@ -133,12 +159,10 @@ var<workgroup> values: array<f32, {size}>;
     let position = info[{POSITION}u + id.y];
     var to = {heads.at("position")} + (head - {heads.heads}u) % {heads.kv_heads}u * {heads.head_words}u;
     to += select(0u, {heads.values_words}u, head >= {keys_end}u);
-    for (var i = thread; i < {heads.row_words}u; i += {THREADS}u) {{
-        cache[to + i] = {two if heads.halves else "bitcast<u32>(values[i])"};
-    }}
+    {store}
 }}"""
     sizes = (*_turning_bytes(heads, turn), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
-    return Kernel(code, (False, False, False, False, True, True), sizes, 4 * size)
+    return Kernel(code, (False, False, False, False, True, True), sizes, 4 * size + _codes_bytes(heads, 1))
 
 
 def _turning() -> list[str]:
@@ -192,6 +216,8 @@ var<workgroup> query: array<f32, {size}>;
 var<workgroup> scores: array<f32, {THREADS}>;
 var<workgroup> starts: array<u32, {THREADS}>;
 {_own_memory(size) if turn else ""}
+{_codes_memory(heads, 2) if turn and heads.codes else ""}
+{f"var<workgroup> shares: array<f32, {THREADS * heads.units}>;" if heads.codes else ""}
 {_MAIN}
     let position = info[{POSITION}u + id.y];
     let head = id.x % {heads.heads}u;
@@ -212,7 +238,7 @@ var<workgroup> starts: array<u32, {THREADS}>;
             starts[thread] = begin + {heads.values_words}u;
             let at = begin / 4u;
             score = 0.0;
-            for (var i = 0u; i < {heads.row_words // 4}u; i++) {{ {_score(heads.halves)} }}
+            {_score(heads)}
             {scaled}
         }}
         scores[thread] = score;
@@ -221,6 +247,7 @@ var<workgroup> starts: array<u32, {THREADS}>;
         for (var i = 0u; i < {THREADS}u; i++) {{ largest = max(largest, scores[i]); }}
         workgroupBarrier();
         scores[thread] = select(0.0, exp(score - largest), key < stop);
+        {_share(heads) if heads.codes else ""}
         workgroupBarrier();
         let shrink = exp(most - largest);
         most = largest;
@@ -231,7 +258,7 @@ var<workgroup> starts: array<u32, {THREADS}>;
             total += scores[i];
             for (var d = 0u; d < {mine}u; d++) {{
                 let dim = d * {THREADS}u + thread;
-                if (dim < {size}u) {{ sums[d] += scores[i] * {_value(heads.halves)}; }}
+                if (dim < {size}u) {{ sums[d] += {_value(heads)}; }}
             }}
         }}
         workgroupBarrier();
@@ -240,7 +267,8 @@ var<workgroup> starts: array<u32, {THREADS}>;
 }}"""
     given = turn or Turn(2, False, 4, -1, -1, 0.0)
     sizes = (*_turning_bytes(heads, given), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
-    memory = 4 * size * (3 if turn else 1) + 8 * THREADS
+    memory = 4 * size * (3 if turn else 1) + 8 * THREADS + _codes_bytes(heads, 2 * (turn is not None))
+    memory += 4 * THREADS * heads.units * heads.codes
     reaches = [*sizes, part_bytes(heads.heads, size) if parted else 4 * MOST_ROWS * heads.heads * size]
     reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
     return Kernel(code, (False,) * 5 + (True,) * (2 + makes), tuple(reaches), memory)
@@ -333,20 +361,116 @@ def _made(heads: Heads) -> str:
     if (thread < {units}u) {{ quantize({UNIT}u * thread, 0u, {place}); }}"""
 
 
-def _score(halves: bool) -> str:
+def _score(heads: Heads) -> str:
+    """Return the WGSL that adds the products of a query with the key at vector ``at`` to its score."""
+
     def four(at: str) -> str:
         return f"vec4<f32>(query[{at}], query[{at} + 1u], query[{at} + 2u], query[{at} + 3u])"
 
-    if not halves:
-        return f"score += dot({four('4u * i')}, bitcast<vec4<f32>>(cache[at + i]));"
-    low, high = ("vec4<f32>(unpack2x16float(k.{}), unpack2x16float(k.{}))".format(*pair) for pair in ("xy", "zw"))
-    return f"let k = cache[at + i]; score += dot({four('8u * i')}, {low}) + dot({four('8u * i + 4u')}, {high});"
+    if heads.codes:
+        word, shift = heads.scale("head_at", "key", "u")
+        dots = " + ".join(
+            f"dot({four(f'{UNIT}u * u + {16 * half + 4 * number}u')}, vec4<f32>(unpack4xI8({name}.{part})))"
+            for half, name in enumerate(("low", "high"))
+            for number, part in enumerate("xyzw")
+        )
+        return f"""let head_at = begin - key % {heads.block}u * {heads.row_words}u;
+            for (var u = 0u; u < {heads.units}u; u++) {{
+                let low = cache[at + 2u * u];
+                let high = cache[at + 2u * u + 1u];
+                let scale_at = {word};
+                let scale = bitcast<f32>((cache[scale_at / 4u][scale_at & 3u] >> ({shift})) << 16u);
+                score += scale * ({dots});
+            }}"""
+    step = f"score += dot({four('4u * i')}, bitcast<vec4<f32>>(cache[at + i]));"
+    if heads.halves:
+        low, high = ("vec4<f32>(unpack2x16float(k.{}), unpack2x16float(k.{}))".format(*pair) for pair in ("xy", "zw"))
+        step = f"let k = cache[at + i]; score += dot({four('8u * i')}, {low}) + dot({four('8u * i + 4u')}, {high});"
+    return f"for (var i = 0u; i < {heads.row_words // 4}u; i++) {{ {step} }}"
 
 
-def _value(halves: bool) -> str:
-    if not halves:
-        return "bitcast<f32>(cache[(starts[i] + dim) / 4u][dim & 3u])"
-    return "unpack2x16float(cache[(starts[i] + dim / 2u) / 4u][(dim / 2u) & 3u])[dim & 1u]"
+def _share(heads: Heads) -> str:
+    """Return the WGSL of the weight of a thread's key times each scale of its value."""
+    word, shift = heads.scale(f"starts[thread] - key % {heads.block}u * {heads.row_words}u", "key", "u")
+    return f"""if (key < stop) {{
+            for (var u = 0u; u < {heads.units}u; u++) {{
+                let scale_at = {word};
+                let scale = bitcast<f32>((cache[scale_at / 4u][scale_at & 3u] >> ({shift})) << 16u);
+                shares[thread * {heads.units}u + u] = scores[thread] * scale;
+            }}
+        }}"""
+
+
+def _value(heads: Heads) -> str:
+    """Return the WGSL of the weighted number ``dim`` of the value of key ``i``."""
+    if heads.codes:
+        code = "extractBits(bitcast<i32>(cache[(starts[i] + dim / 4u) / 4u][(dim / 4u) & 3u]), 8u * (dim & 3u), 8u)"
+        return f"shares[i * {heads.units}u + dim / {UNIT}u] * f32({code})"
+    if not heads.halves:
+        return "scores[i] * bitcast<f32>(cache[(starts[i] + dim) / 4u][dim & 3u])"
+    return "scores[i] * unpack2x16float(cache[(starts[i] + dim / 2u) / 4u][(dim / 2u) & 3u])[dim & 1u]"
+
+
+def _codes_bytes(heads: Heads, parts: int) -> int:
+    """Return the bytes of ``_codes_memory``."""
+    return parts * (heads.size + 4 * heads.units) if heads.codes else 0
+
+
+def _codes_memory(heads: Heads, parts: int) -> str:
+    """Return the WGSL of the memory of codes and scales of a key, or of a key and its value (``parts``)."""
+    return f"""var<workgroup> codes: array<u32, {parts * heads.size // 4}>;
+var<workgroup> scales: array<u32, {parts * heads.units}>;"""
+
+
+def _quantized(heads: Heads, values: str, part: int) -> str:
+    """Return the WGSL in which a workgroup rounds a key or a value to codes, of which it leaves what they stand for."""
+    first = part * heads.units
+    return f"""if (thread / {heads.units}u == {part}u) {{
+        let unit = thread % {heads.units}u;
+        var largest = 0u;
+        for (var i = 0u; i < {UNIT}u; i++) {{
+            largest = max(largest, bitcast<u32>({values}[{UNIT}u * unit + i]) & 0x7fffffffu);
+        }}
+        let size = bitcast<f32>(largest) / 127.0;
+        let bits = select((bitcast<u32>(size) + 0xffffu) >> 16u, 0x7fc0u, largest >= 0x7f800000u);
+        let scale = bitcast<f32>(bits << 16u);
+        let inverse = select(0.0, 1.0 / scale, size > 1e-30);
+        for (var i = 0u; i < {UNIT // 4}u; i++) {{
+            var word = 0u;
+            for (var k = 0u; k < 4u; k++) {{
+                let at = {UNIT}u * unit + 4u * i + k;
+                let y = {values}[at] * inverse;
+                let code = clamp(i32(y + select(-0.5, 0.5, y >= 0.0)), -127, 127);
+                word |= (u32(code) & 255u) << (8u * k);
+                {values}[at] = f32(code) * scale;
+            }}
+            codes[{part * heads.size // 4}u + {UNIT // 4}u * unit + i] = word;
+        }}
+        scales[{first}u + unit] = bits;
+    }}"""
+
+
+def _store_codes(heads: Heads) -> str:
+    """Return the WGSL that writes the codes and scales of ``values`` to the word ``to`` of a head of the cache."""
+    word, shift = heads.scale(f"to - position % {heads.block}u * {heads.row_words}u", "position", "u")
+    return f"""{_quantized(heads, "values", 0)}
+    workgroupBarrier();
+    for (var i = thread; i < {heads.row_words}u; i += {THREADS}u) {{ atomicStore(&cache[to + i], codes[i]); }}
+    for (var u = thread; u < {heads.units}u; u += {THREADS}u) {{
+        atomicAnd(&cache[{word}], 0xffff0000u >> ({shift}));
+        atomicOr(&cache[{word}], scales[u] << ({shift}));
+    }}"""
+
+
+def quantized(values: Floats) -> Floats:
+    """Return float32 [..., multiples of 32] as a cache of codes has them."""
+    units = values.reshape(-1, UNIT)
+    sizes = np.abs(units).max(axis=1, keepdims=True) / np.float32(127)
+    scales = ((sizes.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+    y = np.divide(units, scales, out=np.zeros_like(units), where=sizes > 1e-30)
+    codes = np.clip(np.trunc(y + np.copysign(np.float32(0.5), y)), -127, 127)
+    found: Floats = (codes * scales).reshape(values.shape)
+    return found
 
 
 def _own_memory(size: int) -> str:
@@ -356,20 +480,27 @@ def _own_memory(size: int) -> str:
 def _own(heads: Heads, turn: Turn, scaled: str, shared: int, mine: int) -> str:
     """Return the WGSL that begins with a row's own key and value, and writes them into the cache."""
     size, keys = heads.size, f"id.y * {heads.wide}u + {heads.heads * heads.size}u + own * {heads.size}u"
-    rounded = "key_[i] = unpack2x16float(pack2x16float(vec2<f32>(key_[i], 0.0))).x; " if heads.halves else ""
-    rounded += "value_[i] = unpack2x16float(pack2x16float(vec2<f32>(value_[i], 0.0))).x;" if heads.halves else ""
+    rounded = "".join(
+        f"{each}[i] = unpack2x16float(pack2x16float(vec2<f32>({each}[i], 0.0))).x; " for each in ("key_", "value_")
+    )
+    rounded = f"for (var i = thread; i < {size}u; i += {THREADS}u) {{ {rounded}}}" if heads.halves else ""
+    if heads.codes:
+        rounded = f"{_quantized(heads, 'key_', 0)}\n    {_quantized(heads, 'value_', 1)}"
     if heads.halves:
         words = [f"pack2x16float(vec2<f32>(@[8u * i + {at}u], @[8u * i + {at + 1}u]))" for at in range(0, 8, 2)]
+    elif heads.codes:
+        words = [f"codes[@ + 4u * i + {at}u]" for at in range(4)]
     else:
         words = [f"bitcast<u32>(@[4u * i + {at}u])" for at in range(4)]
     stored = f"vec4<u32>({', '.join(words)})"
+    key, value = ("0u", f"{size // 4}u") if heads.codes else ("key_", "value_")
     return f"""for (var i = thread; i < {size}u; i += {THREADS}u) {{
         key_[i] = qkv[{keys} + i];
         value_[i] = qkv[{keys} + {heads.kv_heads * size}u + i];
     }}
     {turn.code("query", size, str(turn.q_gain))}
     {turn.code("key_", size, str(turn.k_gain))}
-    for (var i = thread; i < {size}u; i += {THREADS}u) {{ {rounded} }}
+    {rounded}
     workgroupBarrier();
     let end = position;
     var score = 0.0;
@@ -382,9 +513,28 @@ def _own(heads: Heads, turn: Turn, scaled: str, shared: int, mine: int) -> str:
         if (dim < {size}u) {{ sums[d] = value_[dim]; }}
     }}
     if (part == 0u && head % {shared}u == 0u) {{
-        let to = ({heads.at("position")} + own * {heads.head_words}u) / 4u;
+        let head_at = {heads.at("position")} + own * {heads.head_words}u;
+        let to = head_at / 4u;
         for (var i = thread; i < {heads.row_words // 4}u; i += {THREADS}u) {{
-            cache[to + i] = {stored.replace("@", "key_")};
-            cache[to + {heads.values_words // 4}u + i] = {stored.replace("@", "value_")};
+            cache[to + i] = {stored.replace("@", key)};
+            cache[to + {heads.values_words // 4}u + i] = {stored.replace("@", value)};
         }}
+        {_own_scales(heads) if heads.codes else ""}
     }}"""
+
+
+def _own_scales(heads: Heads) -> str:
+    """Return the WGSL in which a thread writes the scales of a key, and one those of its value, next to those of other
+    positions in the same words."""
+    first = f"head_at + thread * {heads.values_words}u - position % {heads.block}u * {heads.row_words}u"
+    word, shift = heads.scale(first, "position", "u")
+    return f"""if (thread < 2u) {{
+            for (var u = 0u; u < {heads.units}u; u++) {{
+                let scale_at = {word};
+                let shift = {shift};
+                var four = cache[scale_at / 4u];
+                let kept = four[scale_at & 3u] & (0xffff0000u >> shift);
+                four[scale_at & 3u] = kept | (scales[thread * {heads.units}u + u] << shift);
+                cache[scale_at / 4u] = four;
+            }}
+        }}"""

@@ -7,7 +7,7 @@ it likes. Of equal logits the first is chosen, as ``numpy.argmax`` does.
 from __future__ import annotations
 
 from rung.kernels.webgpu.gpu import Kernel
-from rung.kernels.webgpu.info import AHEAD, INFO, MOST_ROWS, POSITION, TOKEN, declare
+from rung.kernels.webgpu.info import AHEAD, INFO, MOST_AHEAD, POSITION, TOKEN, declare
 
 #: Threads of a workgroup, and workgroups that look at the logits of a row.
 THREADS, GROUPS = 64, 64
@@ -53,7 +53,7 @@ def feed_back() -> Kernel:
     """Return the kernel that gives the likeliest token to the next token's kernels, one position further; one
     workgroup.
 
-    Its buffers are what ``likeliest`` has found, info, and the chosen tokens [MOST_ROWS]; 0xffffffff where the largest
+    Its buffers are what ``likeliest`` has found, info, and the chosen tokens [MOST_AHEAD]; 0xffffffff where the largest
     logit is no number.
     """
     infinite = 0x80000000 + 0x7F800000
@@ -69,4 +69,4 @@ fn main() {{
     info[{POSITION}u] += 1u;
     info[{AHEAD}u] += 1u;
 }}"""
-    return Kernel(code, (False, True, True), (FOUND_BYTES, 4 * INFO, 4 * MOST_ROWS))
+    return Kernel(code, (False, True, True), (FOUND_BYTES, 4 * INFO, 4 * MOST_AHEAD))

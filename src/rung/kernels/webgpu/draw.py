@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rung.kernels.webgpu.choose import ORDERED
 from rung.kernels.webgpu.gpu import Kernel
-from rung.kernels.webgpu.info import AHEAD, INFO, MOST_ROWS, POSITION, TOKEN, declare
+from rung.kernels.webgpu.info import AHEAD, INFO, MOST_AHEAD, POSITION, TOKEN, declare
 
 #: Threads of a workgroup, and the parts of a row of logits; of each part so many of the largest are looked at.
 THREADS, PARTS, SLOTS = 64, 64, 64
@@ -31,7 +31,7 @@ _HEAD = 3
 FOUND_BYTES = 4 * PARTS * (_HEAD + 2 * SLOTS)
 #: Words of the settings: 1 / temperature, top-k, top-p, min-p, and a random number of [0, 1) for each token.
 _INVERSE, _TOP_K, _TOP_P, _MIN_P, _RANDOM = range(5)
-SETTINGS_BYTES = 4 * (_RANDOM + MOST_ROWS)
+SETTINGS_BYTES = 4 * (_RANDOM + MOST_AHEAD)
 _LOWEST, _HIGHEST = 0x80000000 - 0x7F800000, 0x80000000 + 0x7F800000
 
 
@@ -162,7 +162,7 @@ def draw(vocabulary: int, filtered: bool) -> Kernel:
     """Return the kernel that draws a token of what ``part`` has found and gives it to the next token's kernels, one
     position further; one workgroup.
 
-    Its buffers are logits, the settings, what was found, info and the chosen tokens [MOST_ROWS]: 0xffffffff where the
+    Its buffers are logits, the settings, what was found, info and the chosen tokens [MOST_AHEAD]: 0xffffffff where the
     largest logit is no number, ``PROCESSOR`` where the processor has to draw.
     """
     kinds = ["logits: array<u32>", "settings: array<u32>", "found: array<u32>", "info: array<u32>"]
@@ -187,7 +187,7 @@ fn setting(at: u32) -> f32 {{ return bitcast<f32>(settings[at]); }}
     info[{POSITION}u] += 1u;
     info[{AHEAD}u] += 1u;
 }}"""
-    sizes = (4 * vocabulary, SETTINGS_BYTES, FOUND_BYTES, 4 * INFO, 4 * MOST_ROWS)
+    sizes = (4 * vocabulary, SETTINGS_BYTES, FOUND_BYTES, 4 * INFO, 4 * MOST_AHEAD)
     return Kernel(code, (False, False, False, True, True), sizes, 8 * THREADS)
 
 

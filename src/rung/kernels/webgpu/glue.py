@@ -1,4 +1,4 @@
-"""Kernels between the products: rows of the embedding, the final norm."""
+"""Kernels between the products: rows of the embedding, norms behind products, the final norm."""
 
 from __future__ import annotations
 
@@ -90,3 +90,39 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 }}"""
     size = 4 * MOST_ROWS * columns
     return Kernel(code, (False,) * 4 + (True,), (4 * gains, 4 * INFO, size, size, size), 4 * THREADS)
+
+
+def add_normed(columns: int, gains: int, epsilon: float, post: int, gain: int) -> Kernel:
+    """Return the kernel of y = x + norm(added), and of the units of y times a gain; a workgroup for each row.
+
+    Where the gains of the norm and of the units lie in ``gains`` float32 are ``post`` and ``gain``. Its buffers are
+    gains, x, added, y and units.
+    """
+    kinds = ["gains: array<vec4<f32>>", "x: array<vec4<f32>>", "added: array<vec4<f32>>"]
+    code = f"""{declare([*kinds, "y: array<vec4<f32>>", "made: array<vec4<u32>>"], writes=(3, 4))}
+var<workgroup> partial: array<f32, {THREADS}>;
+var<private> first: u32;
+var<private> scale: f32;
+fn add(i: u32) -> vec4<f32> {{
+    let sum = x[first + i] + added[first + i] * scale * gains[{post // 4}u + i];
+    y[first + i] = sum;
+    return sum;
+}}
+{quantize("add(at / 4u)", f"gains[{gain // 4}u + column / 4u + i]")}
+@compute @workgroup_size({THREADS})
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
+    first = id.x * {columns // 4}u;
+    var sum = 0.0;
+    for (var i = thread; i < {columns // 4}u; i += {THREADS}u) {{ sum += dot(added[first + i], added[first + i]); }}
+    partial[thread] = sum;
+    workgroupBarrier();
+    sum = 0.0;
+    for (var t = 0u; t < {THREADS}u; t++) {{ sum += partial[t]; }}
+    scale = inverseSqrt(sum / {columns}.0 + {epsilon!r}f);
+    for (var unit = thread; unit < {columns // UNIT}u; unit += {THREADS}u) {{
+        quantize({UNIT}u * unit, {UNIT}u * unit, (id.x * {columns // UNIT}u + unit) * {VECTORS}u);
+    }}
+}}"""
+    size = 4 * MOST_ROWS * columns
+    sizes = (4 * gains, size, size, size, units_bytes(MOST_ROWS, columns))
+    return Kernel(code, (False,) * 3 + (True, True), sizes, 4 * THREADS)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Rows of activations that kernels compute at most.
-MOST_ROWS = 16
-POSITION, TABLE, SELECTED, TOKEN, AHEAD, INFO = 0, 16, 32, 48, 64, 68
+#: Rows of activations that kernels compute at most, and those of them that one workgroup of a product computes: its
+#: neighbors compute the others with the same weights at the same time, which are read from memory once.
+MOST_ROWS, SHARED_ROWS = 64, 16
+#: Rows of logits at most, and tokens that are chosen by the device one after the other.
+MOST_LOGITS, MOST_AHEAD = 16, 16
+POSITION, TABLE, SELECTED, TOKEN, AHEAD, INFO = 0, 64, 128, 192, 256, 260
 #: Positions up to which attention has a workgroup a head; beyond, the least positions of one, and the most workgroups.
 ONE_PART, PART, MOST_PARTS = 1024, 256, 16
 

@@ -1,6 +1,7 @@
 """Products of rows of activations with weights, with what surrounds them folded in.
 
-A workgroup computes ``TALL`` rows of weights for all rows of activations, each thread of it some units of columns.
+A workgroup computes ``TALL`` rows of weights for all rows of activations, or of ``blocks`` of them for one, beside
+those that compute the others. Each thread of it has some units of columns.
 A norm before a product costs no kernel: y = (W (g x)) / rms(x), so squares are added up in the same loop. What comes
 after it happens where the result is: what an adapter adds, the bias, the activation of the gate, the residual. A norm
 behind a product belongs to the next one, whose activations are x + norm(added): each of its workgroups adds up the
@@ -20,7 +21,7 @@ from rung.kernels.webgpu.layouts import UNIT, GpuLayout, address, reader
 TALL = 4
 #: Workgroups of a line; a driver takes 65,535.
 _LINE = 32768
-_KEEP = "if (keeps) { kept[b * @VECTORS@u + 8u * unit + i] = v; }"
+_KEEP = "if (keeps) { kept[(from_row + b) * @VECTORS@u + 8u * unit + i] = v; }"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of ``rows`` rows of activations [rows, columns].
+    """A product of ``blocks`` times ``rows`` rows of activations [blocks * rows, columns].
 
     ``gain``: where the gain of a norm before it lies in ``gains`` (-1: none). ``activation`` (silu, gelu_tanh) makes
     one row of rows of the first and the second segment. ``residual`` adds the result to what is there. ``selected``:
@@ -72,6 +73,7 @@ class Product:
     stride: int = 0
     post: int = -1
     keeps: bool = False
+    blocks: int = 1
 
     @property
     def threads(self) -> int:
@@ -102,19 +104,36 @@ class Product:
     @property
     def grid(self) -> tuple[int, int]:
         """Return the workgroups."""
-        count = sum(self.quads)
-        return min(count, _LINE), -(-count // _LINE)
+        count, line = sum(self.quads), _LINE // self.blocks
+        return self.blocks * min(count, line), -(-count // line)
+
+    @property
+    def all_rows(self) -> int:
+        """Return the rows of activations of all blocks."""
+        return self.blocks * self.rows
+
+    def _begin(self) -> str:
+        """Return the WGSL of which rows a workgroup computes, of the weight and of activations."""
+        line = _LINE // self.blocks
+        own = f"from_row = id.x % {self.blocks}u * {self.rows}u;" if self.blocks > 1 else ""
+        return f"""{own}
+    let group = id.x / {self.blocks}u + {line}u * id.y;
+    if (group >= {sum(self.quads)}u) {{ return; }}"""
+
+    @property
+    def _from_row(self) -> str:
+        return "var<private> from_row: u32;" if self.blocks > 1 else "const from_row = 0u;"
 
     def kernel(self) -> Kernel:
         """Return the shader; its buffers are words, words, gains, info, x, y, with ranks changes and low, with a norm
         behind the product before ``added``, and where it ``keeps`` the sums where they go."""
         words = max(s.base + s.layout.sections(s.whole or s.rows, self.columns).words for s in self.segments)
         sizes = [4 * words, 4 * words, 4 * self.gains, 4 * INFO]
-        activations = 4 * self.rows * self.columns
-        sizes += [activations, 4 * self.rows * self.width]
+        activations = 4 * self.all_rows * self.columns
+        sizes += [activations, 4 * self.all_rows * self.width]
         writes = [False, False, False, False, False, True]
         if self.changes:
-            sizes += [4 * self.changes, 4 * self.rows * self.low]
+            sizes += [4 * self.changes, 4 * self.all_rows * self.low]
             writes += [False, False]
         if self.post >= 0:
             sizes += [activations] * (1 + self.keeps)
@@ -135,6 +154,7 @@ class Product:
         yield declare(kinds, writes=(5, len(kinds) - 1) if self.keeps else (5,))
         yield f"var<workgroup> partial: array<f32, {self._partials * self.threads}>;"
         yield "var<private> keeps: bool;" if self.keeps else ""
+        yield self._from_row
         yield self._activations()
         layouts = list(dict.fromkeys(each.layout for each in self.segments))
         for number, layout in enumerate(layouts):
@@ -172,7 +192,7 @@ class Product:
 
     def _activations(self) -> str:
         """Return the function of four numbers of a row of activations, and what it needs to be computed before."""
-        vectors, row = self.columns // 4, f"info[{SELECTED}u + b]" if self.selected else "b"
+        vectors, row = self.columns // 4, f"info[{SELECTED}u + from_row + b]" if self.selected else "(from_row + b)"
         if self.post < 0:
             return f"fn activations(b: u32, i: u32) -> vec4<f32> {{ return x[{row} * {vectors}u + i]; }}"
         return f"""var<workgroup> scales: array<f32, {self.rows}>;
@@ -253,7 +273,7 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
         """Return a function that makes the result of a row of the weight and a row of activations of its sum."""
         lines = [f"fn finish_{number}(sum: f32, row: u32, b: u32) -> f32 {{", "    var value = sum;"]
         if segment.rank:
-            low, up = f"b * {self.low}u + {segment.low}u + j", f"{segment.up}u + row * {segment.rank}u + j"
+            low, up = f"(from_row + b) * {self.low}u + {segment.low}u + j", f"{segment.up}u + row * {segment.rank}u + j"
             lines.append(f"    for (var j = 0u; j < {segment.rank}u; j++) {{ value += changes[{up}] * low[{low}]; }}")
         if segment.factor >= 0:
             lines.append(f"    value *= changes[{segment.factor}u + row];")
@@ -269,7 +289,7 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
         if self.gain >= 0:
             square = f"total({TALL * self.rows}u + b) / {self.columns}.0 + {self.epsilon!r}f"
             norm = f" * inverseSqrt({square})"
-        store = f"y[b * {self.width}u + {self.start}u + base + row] {'+' if self.residual else ''}= value;"
+        store = f"y[(from_row + b) * {self.width}u + {self.start}u + base + row] {'+' if self.residual else ''}= value;"
         outputs, b = self.height * self.rows, f"k % {self.rows}u"
         return f"""fn total(k: u32) -> f32 {{
     var sum = 0.0;
@@ -279,8 +299,7 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
 
 @compute @workgroup_size({self.threads})
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
-    let group = id.x + {_LINE}u * id.y;
-    if (group >= {sum(self.quads)}u) {{ return; }}
+    {self._begin()}
     var sums: array<f32, {self._partials}>;
     var first = 0u;
     {"keeps = group == 0u;" if self.keeps else ""}

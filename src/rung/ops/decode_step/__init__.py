@@ -56,7 +56,8 @@ GRAPH = ("cuda.rows", "cuda.stored")
 BLOCKS = {"numba.step": 64, "webgpu.int8": 64, "webgpu.f32": 64}
 
 #: Dtypes of the cache.
-EXAMPLE_FORMATS = ("f32", "f16")  # q8_0 is for compiled functions alone
+EXAMPLE_FORMATS = ("f32", "f16")  # q8_0 is for the rungs that write it themselves
+_CACHES = (*EXAMPLE_FORMATS, "q8_0")
 
 
 def shape_class(case: Case) -> str:
@@ -106,8 +107,9 @@ def check_webgpu(case: Case, device: Device) -> Verdict:
         return no(f"a linear of this model is computed by {others[0]}, which does not have its weight on the GPU")
     if case.options.get("devices", 1) != 1:
         return no("the layers lie on several devices")
-    if case.options["head_dim"] % 8:
-        return no(f"head_dim is {case.options['head_dim']}, no multiple of 8")
+    size = 32 if case.format == "q8_0" else 8
+    if case.options["head_dim"] % size:
+        return no(f"head_dim is {case.options['head_dim']}, no multiple of {size}")
     return YES
 
 
@@ -163,7 +165,7 @@ def _webgpu(name: str, impl: str, check: str) -> Rung:
         f"rung.ops.decode_step.webgpu.step:{impl}",
         kinds=("webgpu",),
         needs=("package.wgpu",),
-        formats=EXAMPLE_FORMATS,
+        formats=_CACHES,
         check=f"rung.ops.decode_step:{check}",
     )
 
@@ -172,7 +174,7 @@ LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
-            _compiled("numba.step", "numba_step", "check_step", formats=(*EXAMPLE_FORMATS, "q8_0")),
+            _compiled("numba.step", "numba_step", "check_step", formats=_CACHES),
             _webgpu("webgpu.int8", "INTEGERS", "check_webgpu_int8"),
             _webgpu("webgpu.f32", "FLOATS", "check_webgpu"),
             Rung(
@@ -189,7 +191,7 @@ LADDER = register_ladder(
                 "rung.ops.decode_step.cuda.step:RUNG",
                 kinds=("cuda", "rocm"),
                 needs=("package.torch",),
-                formats=EXAMPLE_FORMATS,
+                formats=_CACHES,
                 check="rung.ops.decode_step:check_cuda",
             ),
             _compiled("numba.glue", "numba_glue", "check_glue", "package.torch"),

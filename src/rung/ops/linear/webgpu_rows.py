@@ -7,7 +7,7 @@ import numpy as np
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.webgpu.gpu import gpu
-from rung.kernels.webgpu.info import INFO, MOST_ROWS
+from rung.kernels.webgpu.info import INFO, SHARED_ROWS
 from rung.kernels.webgpu.linear import Product, Segment
 from rung.kernels.webgpu.matrix import Matrix
 
@@ -21,7 +21,9 @@ class Rows:
 
     def multiply(self, state: Matrix, x: Floats) -> Floats:
         """[M, in], whose rows may lie apart -> [M, out]"""
-        parts = [_multiply(state, np.ascontiguousarray(x[at : at + MOST_ROWS])) for at in range(0, len(x), MOST_ROWS)]
+        parts = [
+            _multiply(state, np.ascontiguousarray(x[at : at + SHARED_ROWS])) for at in range(0, len(x), SHARED_ROWS)
+        ]
         return np.concatenate([np.empty((0, state.shape[0]), np.float32), *parts])
 
     def restore(self, state: Matrix) -> Encoded:

@@ -7,7 +7,7 @@ import numpy as np
 from rung import formats
 from rung.formats import Encoded
 from rung.kernels.webgpu.gpu import gpu
-from rung.kernels.webgpu.info import INFO
+from rung.kernels.webgpu.info import INFO, SHARED_ROWS
 from rung.kernels.webgpu.int8.tiles import Tile
 from rung.kernels.webgpu.int8.units import rounded, units_bytes, units_of
 from rung.kernels.webgpu.layouts import has_integers
@@ -16,8 +16,8 @@ from rung.kernels.webgpu.matrix import Matrix
 
 
 def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
-    """Return where products of so many random rows with a weight, or the units made of them, differ from those of
-    NumPy; empty where they do not."""
+    """Return where products of so many random rows (up to 16, or a multiple) with a weight, or the units made of them,
+    differ from those of NumPy; empty where they do not."""
     device, (height, columns) = gpu(device_id), encoded.shape
     weight, random = Matrix.of_encoded(device, encoded), np.random.default_rng(rows)
     x = random.standard_normal((rows, columns), dtype=np.float32)
@@ -25,7 +25,8 @@ def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
     piece, y = weight.pieces[0], device.buffer(4 * rows * height)
     output = device.buffer(units_bytes(rows, height))
     segment = Segment(weight.layout, height, piece.base)
-    product = Tile((segment,), columns, rows, height, units=True, makes=True, after=0)
+    own = min(rows, SHARED_ROWS)
+    product = Tile((segment,), columns, own, height, units=True, makes=True, after=0, blocks=rows // own)
     buffers = [
         device.upload([gains]),
         device.buffer(4 * INFO),

@@ -3,7 +3,8 @@
 A workgroup computes 32 rows of weights, a unit of the next product's activations: whole, so that the thread that has
 them quantizes them once for all that read them. Codes that are integers, or stand for some in a table, are multiplied
 with the units of activations, four at a time; floats, and tables of fractions (nf4, fp4), take the activations as
-float32, and so does every product of what a norm behind a product was added to, which no single workgroup has.
+float32. What a norm behind a product was added to no single workgroup has made: of one row every workgroup of the next
+product makes all units in its own memory, of several rows a kernel of its own makes them (``glue.add_normed``).
 """
 
 from __future__ import annotations
@@ -27,11 +28,20 @@ from rung.kernels.webgpu.layouts import (
     pairs,
     reader,
 )
-from rung.kernels.webgpu.linear import _LINE, TALL, Product
+from rung.kernels.webgpu.linear import TALL, Product
 
 #: Rows of activations whose sums lie in the memory of a workgroup at once.
 _AT_ONCE = 8
+#: Bytes of a unit of activations that a workgroup has made itself: codes, scale and squares.
+_NEAR_BYTES = 40
 _NUMBERS = "vec4<f32>(values[at], values[at + 1u], values[at + 2u], values[at + 3u])"
+#: The WGSL of a unit that a workgroup has made itself, and of the sums of its codes.
+_NEAR = """let x = vec4<u32>(near[8u * unit], near[8u * unit + 1u], near[8u * unit + 2u], near[8u * unit + 3u]);
+        let z = vec4<u32>(near[8u * unit + 4u], near[8u * unit + 5u], near[8u * unit + 6u], near[8u * unit + 7u]);
+        let scale = scales[unit].x;
+        let halves = vec2<i32>(@);""".replace(
+    "@", ", ".join(" + ".join(f"dot4I8Packed({half}.{k}, 0x01010101u)" for k in "xyzw") for half in "xz")
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,11 @@ class Tile(Product):
     units: bool = False
     makes: bool = False
     after: int = -1
+
+    @property
+    def quantizes(self) -> bool:
+        """Return whether a workgroup makes the units of the one row of activations itself."""
+        return self.post >= 0 and any(has_integers(each.layout) for each in self.segments)
 
     @property
     def threads(self) -> int:
@@ -68,7 +83,7 @@ class Tile(Product):
         return (TALL + 1) * self.rows
 
     def _multiplies_integers(self, layout: GpuLayout) -> bool:
-        return self.units and has_integers(layout)
+        return (self.units or self.quantizes) and has_integers(layout)
 
     def kernel(self) -> Kernel:
         """Return the shader; its buffers are those of ``Product``, then units, and the units that it makes."""
@@ -76,12 +91,12 @@ class Tile(Product):
         writes, sizes = [*plain.writes], [*plain.reaches]
         if self.units:
             writes.append(False)
-            sizes.append(units_bytes(self.rows, self.columns))
+            sizes.append(units_bytes(self.all_rows, self.columns))
         if self.makes:
             writes.append(True)
-            sizes.append(units_bytes(self.rows, self.width))
+            sizes.append(units_bytes(self.all_rows, self.width))
         memory = 4 * (TALL + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
-        memory += PAIRS_BYTES * len(self._looked_up)
+        memory += PAIRS_BYTES * len(self._looked_up) + _NEAR_BYTES * self.columns // UNIT * self.quantizes
         return Kernel(plain.code, tuple(writes), tuple(sizes), memory)
 
     def _code(self) -> Iterator[str]:
@@ -101,7 +116,9 @@ class Tile(Product):
         yield f"var<workgroup> values: array<f32, {self.rows * UNIT}>;"
         yield "var<private> keeps: bool;" if self.keeps else ""
         yield "var<private> last: u32;"
+        yield self._from_row
         yield self._activations()
+        yield self._fill() if self.quantizes else ""
         yield CODES
         yield from self._multiplications()
         yield from (self._finish(number, segment) for number, segment in enumerate(self.segments))
@@ -160,14 +177,19 @@ class Tile(Product):
 
     def _row_of_units(self, layout: GpuLayout, b: int, first: int, count: int) -> str:
         """Return the WGSL that multiplies a unit of one row of activations with those of some rows of the weight."""
-        row = f"info[{SELECTED + b}]" if self.selected else f"{b}u"
-        lines = [
-            f"let begin = ({row} * {self.columns // UNIT}u + unit) * {VECTORS}u;",
-            "let x = units[begin]; let z = units[begin + 1u]; let about = units[begin + 2u];",
-            "let scale = bitcast<f32>(about.x); let halves = bitcast<vec2<i32>>(about.yz);",
-        ]
+        row = f"info[{SELECTED}u + from_row + {b}u]" if self.selected else f"(from_row + {b}u)"
+        lines, squares = (
+            [
+                f"let begin = ({row} * {self.columns // UNIT}u + unit) * {VECTORS}u;",
+                "let x = units[begin]; let z = units[begin + 1u]; let about = units[begin + 2u];",
+                "let scale = bitcast<f32>(about.x); let halves = bitcast<vec2<i32>>(about.yz);",
+            ],
+            "bitcast<f32>(about.w)",
+        )
+        if self.quantizes:
+            lines, squares = [_NEAR], "scales[unit].y"
         if self.gain >= 0 and first == 0:
-            lines.append(f"(*sums)[{TALL * self.rows + b}] += bitcast<f32>(about.w);")
+            lines.append(f"(*sums)[{TALL * self.rows + b}] += {squares};")
         for r in range(count):
             sum = f"(*sums)[{(r + first) * self.rows + b}] += scale * value;"
             lines.append(f"{{ let c = w[{r}]; {_dots(layout)} {sum} }}")
@@ -189,18 +211,18 @@ fn total(k: u32, b: u32, part: u32) -> f32 {{
 
 @compute @workgroup_size({self.threads})
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
-    let group = id.x + {_LINE}u * id.y;
-    if (group >= {sum(self.quads)}u) {{ return; }}
+    {self._begin()}
     var sums: array<f32, {self._partials}>;
     var first = 0u;
     let lane = thread % {self.lanes}u;
-    {f"keeps = group == 0u && thread < {self.lanes}u;" if self.keeps else ""}
-    {"scale(thread);" if self.post >= 0 else ""}
+    {f"keeps = group == 0u && thread < {self.lanes}u;" if self.keeps and not self.quantizes else ""}
+    {"find_scale(thread);" if self.post >= 0 else ""}
+    {"fill(group == 0u, thread);" if self.quantizes else ""}
     {filled}
     {self._choose(layouts)}
     {"".join(self._results(start, norm) for start in range(0, self.rows, at_once))}
     {self._made() if self.makes else ""}
-}}""".replace("from", "begin")
+}}""".replace("let from", "let begin").replace("[from +", "[begin +")
 
     def _results(self, start: int, norm: str) -> str:
         """Return the WGSL of the results of the rows of activations from ``start`` on, as many as find room."""
@@ -226,27 +248,91 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     """
 
     def _activations(self) -> str:
-        """Return the function of four numbers of activations; the sum before it is over all threads."""
-        text = super()._activations()
+        """Return the function of four numbers of activations, and the scale of the norm of ``added``, which all
+        threads of a workgroup find."""
         if self.post < 0:
-            return text
-        whole = f"""fn whole(b: u32) -> f32 {{
+            return super()._activations()
+        assert self.rows == 1, "sums of several rows are made before"
+        vectors, row = self.columns // 4, f"info[{SELECTED}u]" if self.selected else "0u"
+        return f"""var<private> scale: f32;
+fn find_scale(thread: u32) {{
     var sum = 0.0;
-    for (var t = 0u; t < {self.threads}u; t++) {{ sum += partial[b * {self.threads}u + t]; }}
-    return sum;
+    for (var i = thread; i < {vectors}u; i += {self.threads}u) {{
+        let v = added[{row} * {vectors}u + i];
+        sum += dot(v, v);
+    }}
+    partial[thread] = sum;
+    workgroupBarrier();
+    if (thread < 16u) {{
+        var some = 0.0;
+        for (var t = 0u; t < {self.threads // 16}u; t++) {{ some += partial[16u * t + thread]; }}
+        partial[{self.threads}u + thread] = some;
+    }}
+    workgroupBarrier();
+    var whole = 0.0;
+    for (var t = 0u; t < 16u; t++) {{ whole += partial[{self.threads}u + t]; }}
+    scale = inverseSqrt(whole / {self.columns}.0 + {self.epsilon!r}f);
+    workgroupBarrier();
 }}
-"""
-        return whole + text.replace("total(b)", "whole(b)")
+fn activations(b: u32, i: u32) -> vec4<f32> {{
+    let at = {row} * {vectors}u + i;
+    return x[at] + added[at] * scale * gains[{self.post // 4}u + i];
+}}"""
+
+    def _fill(self) -> str:
+        """Return the function that makes the units of the row, eight numbers a thread: their largest lies in
+        ``partial`` before the scale of 32 is known. A number that is none has the largest bits. The first workgroup
+        writes the sums."""
+        jobs, threads = self.columns // 8, self.threads
+        keep = "if (keeps) { kept[2u * at] = one; kept[2u * at + 1u] = two; }" if self.keeps else ""
+        first, second = (f" * gains[{self.gain // 4}u + 2u * at{n}]" if self.gain >= 0 else "" for n in ("", " + 1u"))
+        return f"""var<workgroup> near: array<u32, {2 * jobs}>;
+var<workgroup> scales: array<vec2<f32>, {jobs // 4}>;
+fn bits(v: vec4<f32>) -> vec4<u32> {{ return bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu); }}
+fn fill(keeps: bool, thread: u32) {{
+    for (var begin = 0u; begin < {jobs}u; begin += {threads}u) {{
+        let at = begin + thread;
+        var v = vec4<f32>(0.0);
+        var w = vec4<f32>(0.0);
+        if (at < {jobs}u) {{
+            let one = activations(0u, 2u * at);
+            let two = activations(0u, 2u * at + 1u);
+            {keep}
+            v = one{first};
+            w = two{second};
+            let largest = max(bits(v), bits(w));
+            partial[2u * thread] = bitcast<f32>(max(max(largest.x, largest.y), max(largest.z, largest.w)));
+            partial[2u * thread + 1u] = dot(one, one) + dot(two, two);
+        }}
+        workgroupBarrier();
+        if (at < {jobs}u) {{
+            let own = 2u * (thread & ~3u);
+            let left = max(bitcast<u32>(partial[own]), bitcast<u32>(partial[own + 2u]));
+            let right = max(bitcast<u32>(partial[own + 4u]), bitcast<u32>(partial[own + 6u]));
+            let largest = max(left, right) & 0x7fffffffu;
+            let most = bitcast<f32>(largest);
+            let inverse = select(0.0, 127.0 / most, most > 1e-30);
+            near[2u * at] = pack4xI8(vec4<i32>(round(v * inverse)));
+            near[2u * at + 1u] = pack4xI8(vec4<i32>(round(w * inverse)));
+            if (thread % 4u == 0u) {{
+                let factor = bitcast<f32>(select(bitcast<u32>(most / 127.0), 0x7fc00000u, largest >= 0x7f800000u));
+                let squares = partial[own + 1u] + partial[own + 3u] + partial[own + 5u] + partial[own + 7u];
+                scales[at / 4u] = vec2<f32>(factor, squares);
+            }}
+        }}
+        workgroupBarrier();
+    }}
+}}"""
 
     def _store(self) -> str:
-        place = f"y[b * {self.width}u + {self.start}u + base + row]"
+        place = f"y[(from_row + b) * {self.width}u + {self.start}u + base + row]"
         if self.residual:
             return f"let result = {place} + value; {place} = result; values[@START@ + k] = result;"
         return f"{place} = value; values[@START@ + k] = value;"
 
     def _made(self) -> str:
         """Return the WGSL that makes the units of the result: a unit of each row."""
-        place = f"(thread * {self.width}u + column) / {UNIT}u * {VECTORS}u"
+        place = f"((from_row + thread) * {self.width}u + column) / {UNIT}u * {VECTORS}u"
         return f"""if (thread < {self.rows}u) {{
         let column = {self.start}u + group * {UNIT}u;
         quantize(thread * {UNIT}u, column, {place});

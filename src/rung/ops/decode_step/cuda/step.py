@@ -1,7 +1,8 @@
 """Whole tokens on NVIDIA and AMD GPUs through torch: five kernels in CUDA C a layer, launched as one graph.
 
-One row at a time; rows with adapters, prompts, and hidden states that somebody wants are the network's in torch, whose
-cache it is. What changes from token to token is copied to one place before: the kernels and their arguments stay.
+One row, or up to eight of as many sequences, which share the weights that are read and take seven kernels a layer; rows
+with adapters, prompts, and hidden states that somebody wants are the network's in torch, whose cache it is. What
+changes from token to token is copied to one place before: the kernels and their arguments stay.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import Tensor
 from rung.formats.codec import Floats
 from rung.kernels.cuda.arguments import Argument
 from rung.kernels.cuda.attention_source import attention, part_floats, parts_of
-from rung.kernels.cuda.source import Source, activation_bytes
+from rung.kernels.cuda.source import COUNTS, Source, activation_bytes, counts, tile_of
 from rung.kernels.cuda.step_arguments import Attend, Part, Product
-from rung.kernels.cuda.step_source import TILE, gated, norms, sums
+from rung.kernels.cuda.step_source import gated, norms, sums
 from rung.kernels.gpu.cuda_products import Packed, Weight, launch, of_stored
 from rung.kernels.gpu.stored import Stored
 from rung.kernels.webgpu.layouts import UNIT
@@ -52,10 +53,10 @@ class Activations(NamedTuple):
 
 
 class Program:
-    """The kernels of a token with their buffers, none of which moves."""
+    """The kernels of a token of ``count`` sequences with their buffers, none of which moves."""
 
-    def __init__(self, weights: Weights, pool: Pool) -> None:
-        self.weights, self.pool, shape = weights, pool, weights.shape
+    def __init__(self, weights: Weights, pool: Pool, count: int = 1) -> None:
+        self.weights, self.pool, self.count, shape = weights, pool, count, weights.shape
         self.device = torch.device(weights.layers[0].device)
         self._kept: list[Tensor] = []
         turns = [2 * len(each.inverse) for each in weights.frequencies]
@@ -63,8 +64,10 @@ class Program:
         self.turns = [shape.hidden + sum(turns[:n]) for n in range(len(turns) + 1)]
         #: Hidden state, rotations, position and blocks of the sequence, all written before a token.
         self.per_sequence = -(-pool.context // pool.block)
-        self.input = self._floats(self.turns[-1] + 1 + pool.groups * self.per_sequence)
-        self._host = np.zeros(len(self.input), np.float32)
+        #: Numbers from a row's to the next one's.
+        self.apart = -(-(self.turns[-1] + 1 + pool.groups * self.per_sequence) // 4) * 4
+        self.input = self._zeros(count * self.apart, torch.float32)
+        self._host = np.zeros((count, self.apart), np.float32)
         layers = weights.layers
         behind_norms = [weights.head, *(linear for each in layers for linear in (*each.inputs, *each.widen))]
         self.made = self._activations(behind_norms, shape.hidden)
@@ -73,32 +76,39 @@ class Program:
         self.qkv = self._floats((shape.heads + 2 * shape.kv_heads) * shape.head_dim)
         self.added, self.wide = self._floats(shape.hidden), self._floats(shape.feed_forward)
         self.logits = self._floats(shape.vocabulary)
-        self.counters = self._zeros(max(shape.feed_forward // UNIT, shape.heads), torch.int32)
+        self.counters = self._zeros(max(shape.feed_forward // UNIT, count * shape.heads), torch.int32)
         self.parts = parts_of(pool.context)
         self.left = self._floats(shape.heads * self.parts * part_floats(shape.head_dim))
         self._launches = self._all()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = self._alone = self.device.type != "cuda"
 
-    def token(self, token: int, position: int, cache: Cache) -> Floats:
-        """Return logits [1, vocabulary] after a token, whose keys and values are written into the cache."""
+    def tokens(self, rows: Sequence[SequenceRows]) -> Floats:
+        """Return logits [rows, vocabulary] after a token of each of up to ``count`` sequences; write their keys and
+        values."""
         shape, host = self.weights.shape, self._host
-        host[: shape.hidden] = self.weights.look_up.rows([token])[0] * np.float32(shape.embedding_scale)
+        tokens, positions = [each.tokens[0] for each in rows], [each.start for each in rows]
+        host[: len(rows), : shape.hidden] = self.weights.look_up.rows(tokens) * np.float32(shape.embedding_scale)
         for frequencies, at in zip(self.weights.frequencies, self.turns, strict=False):
-            turn = np.concatenate(frequencies.table([position]), axis=1)[0]
-            host[at : at + len(turn)] = turn
-        count = position // self.pool.block + 1
-        info = host[self.turns[-1] :].view(np.int32)
-        info[0] = position
-        for group in range(self.pool.groups):
-            blocks = (ctypes.c_int64 * count).from_address(cache.table(group))
-            info[1 + group * self.per_sequence :][:count] = blocks
-        self.input.copy_(torch.from_numpy(host))
+            turns = np.concatenate(frequencies.table(positions), axis=1)
+            host[: len(rows), at : at + turns.shape[1]] = turns
+        info = host.view(np.int32)[:, self.turns[-1] :]
+        info[:, 0] = -1
+        for own, each in zip(info, rows, strict=False):
+            self._place(own, each.start, each.cache)
+        self.input.copy_(torch.from_numpy(host.reshape(-1)))
         self._run()
-        logits: Floats = self.logits.to("cpu").numpy()[None]
+        logits: Floats = self.logits.to("cpu").numpy().reshape(self.count, -1)[: len(rows)]
         if shape.logit_softcap is not None:
             logits = np.tanh(logits / np.float32(shape.logit_softcap)) * np.float32(shape.logit_softcap)
         return logits
+
+    def _place(self, info: np.ndarray[tuple[int], np.dtype[np.int32]], position: int, cache: Cache) -> None:
+        """Write position and blocks of a sequence."""
+        info[0], count = position, position // self.pool.block + 1
+        for group in range(self.pool.groups):
+            blocks = (ctypes.c_int64 * count).from_address(cache.table(group))
+            info[1 + group * self.per_sequence :][:count] = blocks
 
     def _run(self) -> None:
         """Replay the graph; the first token compiles its kernels, the second one is captured."""
@@ -131,10 +141,10 @@ class Program:
         return state.weight
 
     def _activations(self, linears: Sequence[Biased], columns: int) -> Activations:
-        """Return memory of a row for all that these weights take."""
+        """Return memory of the rows for all that these weights take."""
         kinds = {self._weight(each).layout.looks_up for each in linears}
         codes, floats = (
-            self._zeros(activation_bytes(looks_up, columns), torch.uint8) if looks_up in kinds else None
+            self._zeros(self.count * activation_bytes(looks_up, columns), torch.uint8) if looks_up in kinds else None
             for looks_up in (False, True)
         )
         return Activations(codes, floats)
@@ -142,8 +152,9 @@ class Program:
     def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(count, dtype=dtype, device=self.device)
 
-    def _floats(self, count: int) -> Tensor:
-        return self._zeros(-(-count // 4) * 4, torch.float32)[:count]
+    def _floats(self, width: int) -> Tensor:
+        """Return memory of rows of so many float32."""
+        return self._zeros(-(-self.count * width // 4) * 4, torch.float32)[: self.count * width]
 
     def _there(self, values: Floats | None) -> int | None:
         """Return the address of float32 values on the device, None for none."""
@@ -156,7 +167,7 @@ class Program:
         layers = self.weights.layers
         after = [*(layer.attention_norm for layer in layers[1:]), self.weights.norm]
         first = self._product((), self.made, norm=layers[0].attention_norm)
-        found = [Launch(norms(), "norm_hidden", (1, 1), first)]
+        found = [Launch(norms(), "norm_hidden", (self.count, 1), first)]
         for layer, norm in zip(layers, after, strict=True):
             found += self._layer(layer, norm)
         return [*found, self._store([self.weights.head], self.logits)]
@@ -174,18 +185,27 @@ class Program:
         return [
             self._store(layer.inputs, self.qkv),
             self._attend(layer),
-            self._add(layer.output, self.mixed, layer.attention_post_norm, layer.mlp_norm),
-            Launch(gated(layouts, shape.activation), "gate", (shape.feed_forward // TILE, 1), gate),
-            self._add(layer.narrow, self.inner, layer.mlp_post_norm, after),
+            *self._add(layer.output, self.mixed, layer.attention_post_norm, layer.mlp_norm),
+            Launch(gated(layouts, shape.activation, self.count), "gate", (shape.feed_forward // self.tile, 1), gate),
+            *self._add(layer.narrow, self.inner, layer.mlp_post_norm, after),
         ]
+
+    @property
+    def tile(self) -> int:
+        """Return the rows of weights of a block."""
+        return tile_of(self.count)
 
     def _store(self, linears: Sequence[Biased], y: Tensor) -> Launch:
         found = self._product(linears, self.made, y)
-        return Launch(sums([self._weight(each).layout for each in linears]), "store", (found.blocks, 1), found)
+        source = sums([self._weight(each).layout for each in linears], self.count)
+        return Launch(source, "store", (found.blocks, 1), found)
 
-    def _add(self, linear: Biased, x: Activations, post: Floats | None, norm: Floats) -> Launch:
+    def _add(self, linear: Biased, x: Activations, post: Floats | None, norm: Floats) -> list[Launch]:
+        """Return the kernel that adds and norms, or two of several rows."""
         found = self._product([linear], x, self.added, post, norm)
-        return Launch(sums([self._weight(linear).layout]), "add", (found.blocks, 1), found)
+        source = sums([self._weight(linear).layout], self.count)
+        kernels = [Launch(source, "add", (found.blocks, 1), found)]
+        return kernels if self.count == 1 else [*kernels, Launch(norms(), "norm_hidden", (self.count, 1), found)]
 
     def _product(
         self,
@@ -201,6 +221,7 @@ class Program:
             x=codes, wide=wide, y=None if y is None else y.data_ptr(), hidden=self.input.data_ptr(),
             post=self._there(post), norm=self._there(norm), made=made_codes, floats=made_floats,
             counters=self.counters.data_ptr(), size=self.weights.shape.hidden, epsilon=self.weights.shape.norm_epsilon,
+            apart=self.apart, width=0 if y is None else len(y) // self.count,
         )  # fmt: skip
         for number, each in enumerate(linears):
             weight = self._weight(each)
@@ -208,7 +229,7 @@ class Program:
                 *(section.data_ptr() for section in weight.sections), self._there(each.bias), weight.shape[0], 0
             )
             found.units = weight.units
-            found.blocks += -(-weight.shape[0] // TILE)
+            found.blocks += -(-weight.shape[0] // self.tile)
         return found
 
     def _attend(self, layer: LayerWeights) -> Launch:
@@ -223,18 +244,34 @@ class Program:
             block_bytes=keys.stride(0) * keys.itemsize, head=lies.head, row=lies.row,
             heads=shape.heads, kv_heads=shape.kv_heads, half=len(rope.inverse), window=layer.window or 0,
             table=1 + lies.group * self.per_sequence, block=self.pool.block, scale=shape.attention_scale,
-            softcap=shape.attention_softcap or 0.0, epsilon=shape.norm_epsilon,
+            softcap=shape.attention_softcap or 0.0, epsilon=shape.norm_epsilon, apart=self.apart,
         )  # fmt: skip
         source = attention(shape.head_dim, rope.interleaved, self.pool.dtype)
-        return Launch(source, "attend", (shape.heads, self.parts), found)
+        return Launch(source, "attend", (self.count * shape.heads, self.parts), found)
+
+    @property
+    def most(self) -> int:
+        """Return the rows that share the weights that are read, at most."""
+        layers = self.weights.layers
+        linears = [w for each in layers for w in (*each.inputs, each.output, *each.widen, each.narrow)]
+        return min(counts(self._weight(each).layout)[-1] for each in (*linears, self.weights.head))
 
 
 class State:
-    """A model on a GPU: the network in torch, and the program of a token where its weights have one."""
+    """A model on a GPU: the network in torch, and the programs of a token of so many sequences."""
 
     def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
         self.network = Network(weights, TorchGlue(weights.shape), threads)
-        self.program = Program(weights, pool)
+        self.programs = {1: Program(weights, pool)}
+        self.most = self.programs[1].most
+
+    def program(self, rows: int) -> Program:
+        """Return the program of the smallest count that so many rows have room in; made when it is first needed."""
+        count = next(each for each in COUNTS if each >= rows)
+        if count not in self.programs:
+            one = self.programs[1]
+            self.programs[count] = Program(one.weights, one.pool, count)
+        return self.programs[count]
 
 
 class Step:
@@ -260,13 +297,18 @@ class Step:
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [outputs, vocabulary] f32."""
-        found = [np.empty((0, state.network.shape.vocabulary), np.float32)]
-        for rows in batch:
+        found = [np.empty((0, state.network.shape.vocabulary), np.float32)] * len(batch)
+        alone = []
+        for number, rows in enumerate(batch):
             if len(rows.tokens) > 1 or rows.adapter is not None or rows.states is not None:
-                found.append(read_each(state.network, [rows]))
-                continue
-            logits = state.program.token(rows.tokens[0], rows.start, rows.cache)
-            found.append(logits[: rows.logits])
+                found[number] = read_each(state.network, [rows])
+            else:
+                alone.append(number)
+        for first in range(0, len(alone), state.most):
+            some = alone[first : first + state.most]
+            logits = state.program(len(some)).tokens([batch[number] for number in some])
+            for number, row in zip(some, logits, strict=True):
+                found[number] = row[None][: batch[number].logits]
         return np.concatenate(found)
 
 

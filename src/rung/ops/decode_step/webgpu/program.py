@@ -1,7 +1,7 @@
 """A model on a GPU through WebGPU: its weights, the buffers between kernels, and programs of kernels.
 
 What a model is made of lies in buffers that are made once. A program, the kernels of so many rows with their buffers,
-is made when it is first needed: for 1, 4 and 16 rows, and for each adapter.
+is made when it is first needed: for 1, 4, 16 and 64 rows, and for each adapter.
 """
 
 from __future__ import annotations
@@ -26,9 +26,18 @@ from rung.kernels.webgpu.attention import (
 )
 from rung.kernels.webgpu.choose import FOUND_BYTES, GROUPS, feed_back, likeliest
 from rung.kernels.webgpu.draw import SETTINGS_BYTES
-from rung.kernels.webgpu.glue import embed, embed_groups, norm
+from rung.kernels.webgpu.glue import add_normed, embed, embed_groups, norm
 from rung.kernels.webgpu.gpu import Dispatch, Gpu, gpu
-from rung.kernels.webgpu.info import INFO, MOST_PARTS, MOST_ROWS, ONE_PART, part_bytes
+from rung.kernels.webgpu.info import (
+    INFO,
+    MOST_AHEAD,
+    MOST_LOGITS,
+    MOST_PARTS,
+    MOST_ROWS,
+    ONE_PART,
+    SHARED_ROWS,
+    part_bytes,
+)
 from rung.kernels.webgpu.int8.tiles import Tile
 from rung.kernels.webgpu.int8.units import units_bytes
 from rung.kernels.webgpu.layouts import UNIT
@@ -38,7 +47,7 @@ from rung.ops.decode_step.parts import Adapter, Pool
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
 
 #: Rows that there are programs for: each has shaders of its own, which a driver compiles.
-SIZES = (1, 4, MOST_ROWS)
+SIZES = (1, 4, SHARED_ROWS, MOST_ROWS)
 
 
 class Vectors:
@@ -159,7 +168,7 @@ class State:
         self.hidden = buffer(shape.hidden), buffer(shape.hidden)
         self.qkv, self.added = buffer(self.wide), buffer(shape.hidden)
         self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
-        self.logits, self.normed = buffer(shape.vocabulary), buffer(shape.hidden)
+        self.logits, self.normed = self.gpu.buffer(4 * MOST_LOGITS * shape.vocabulary), buffer(shape.hidden)
         #: Units (``kernels.webgpu.int8.units``) of the hidden states, of what attention gives, and of the inner ones.
         self.units: list[Any] = [
             self.gpu.buffer(units_bytes(MOST_ROWS, numbers)) if integers else None
@@ -175,7 +184,7 @@ class State:
         self.embedding = rows if isinstance(rows, Matrix) and len(rows.pieces) == 1 else None
         self.embed = None if self.embedding is None else self._embed(self.embedding)
         #: Tokens that the GPU has chosen.
-        self.chosen = self.gpu.buffer(4 * MOST_ROWS)
+        self.chosen = self.gpu.buffer(4 * MOST_AHEAD)
         #: How they are drawn (``rung.kernels.webgpu.draw``).
         self.settings = self.gpu.buffer(SETTINGS_BYTES)
         self._choices: dict[tuple[bool, bool], list[Dispatch]] = {}
@@ -233,7 +242,7 @@ class State:
         return Heads(
             shape.heads, shape.kv_heads, shape.head_dim, self.pool.block, self.pool.dtype == "f16",
             lies.values // 2, lies.values // 4, lies.head // 4, lies.row // 4,
-            self.pool.buffer(layer).size // 4, MOST_ROWS * self.per_sequence,
+            self.pool.buffer(layer).size // 4, MOST_ROWS * self.per_sequence, self.pool.dtype == "q8_0",
         )  # fmt: skip
 
 
@@ -263,10 +272,12 @@ class Program:
         if rows not in self._heads:
             s = self._state
             gain, post = s.norm.places
+            x, sums = s.hidden[s.sums % 2], s.hidden[(s.sums + 1) % 2]
+            before = self._sums(s.norm, x, sums, rows, post, gain)
+            x, post = (sums, -1) if before else (x, post)
             options = {"gain": gain, "post": post, "softcap": s.shape.logit_softcap, "selected": True}
             options["units"] = s.units[0]
-            found = self._products(s.head, [-1], s.norm, s.hidden[s.sums % 2], s.logits, rows, **options)
-            self._heads[rows] = list(found)
+            self._heads[rows] = [*before, *self._products(s.head, [-1], s.norm, x, s.logits, rows, **options)]
         return self._heads[rows]
 
     def _layer(self, layer: Layer, rows: int, apart: bool, parted: bool) -> Iterator[Dispatch]:
@@ -275,21 +286,37 @@ class Program:
         sums, post = layer.sums + (layer.before >= 0), layer.attention_post
         hidden, after = s.hidden[sums % 2], s.hidden[(sums + (post >= 0)) % 2]
         looked_up = layer.weights.index == 0 and s.embed is None
-        options: dict[str, Any] = {"gain": layer.attention, "post": layer.before, "kept": hidden}
+        x, former = s.hidden[layer.sums % 2], layer.before
+        if summed := self._sums(layer.vectors, x, hidden, rows, former, layer.attention):
+            yield from summed
+            x, former = hidden, -1
+        options: dict[str, Any] = {"gain": layer.attention, "post": former, "kept": hidden}
         options["units"] = None if looked_up else s.units[0]
-        before = s.hidden[layer.sums % 2]
-        yield from self._products(layer.inputs, inputs, layer.vectors, before, s.qkv, rows, **options)
+        yield from self._products(layer.inputs, inputs, layer.vectors, x, s.qkv, rows, **options)
         yield from self._attention(layer, apart, parted)
         mixed = s.units[1] if self._whole_heads else None
         options = {"units": mixed, "normed": post >= 0, "behind": layer.mlp}
         yield from self._sum(layer.output, output, layer.vectors, s.mixed, hidden, rows, **options)
+        x = hidden
+        if summed := self._sums(layer.vectors, x, after, rows, post, layer.mlp):
+            yield from summed
+            x, post = after, -1
         options = {"gain": layer.mlp, "post": post, "kept": after, "activation": shape.activation}
         # with an adapter and a norm behind the product before it there is no binding left
         made = None if post >= 0 and self._changes[id(layer.widen)].down is not None else s.units[2]
         options |= {"units": s.units[0], "made": made}
-        yield from self._products(layer.widen, widen, layer.vectors, hidden, s.inner, rows, **options)
+        yield from self._products(layer.widen, widen, layer.vectors, x, s.inner, rows, **options)
         options = {"units": made, "normed": layer.weights.mlp_post_norm is not None, "behind": layer.behind}
         yield from self._sum(layer.narrow, narrow, layer.vectors, s.inner, after, rows, **options)
+
+    def _sums(self, vectors: Vectors, x: Any, y: Any, rows: int, post: int, gain: int) -> list[Dispatch]:
+        """Return the kernel that makes y of x and of what a norm behind a product gives, with its units, for several
+        rows that are multiplied as integers: a workgroup would make them of all rows anew. None for others."""
+        s = self._state
+        if post < 0 or rows == 1 or not s.integers:
+            return []
+        kernel = add_normed(s.shape.hidden, vectors.size, s.shape.norm_epsilon, post, gain)
+        return [s.gpu.bind(kernel, [vectors.buffer, x, s.added, y, s.units[0]], 0)]
 
     @property
     def _whole_heads(self) -> bool:
@@ -333,7 +360,8 @@ class Program:
         s, change = self._state, self._changes[id(group)]
         columns, gain, kept = group.matrices[0].shape[1], options.pop("gain", -1), options.pop("kept", None)
         units, made, after = options.pop("units", None), options.pop("made", None), options.pop("after", -1)
-        options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "rows": rows, "columns": columns}
+        options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "columns": columns}
+        options["rows"], options["blocks"] = _blocks(rows)
         buffers = [vectors.buffer, s.info, x, y]
         if change.down is not None:
             options |= {"changes": change.size, "low": change.down.shape[0]}
@@ -342,7 +370,7 @@ class Program:
         if options.get("post", -1) >= 0:
             options["keeps"] = kept is not None
             buffers += [s.added] if kept is None else [s.added, kept]
-            units = None  # what a norm is added to has none
+            units = None  # what a norm is added to has none yet
         kind: type[Product] = Product
         if s.integers:
             kind = Tile
@@ -359,10 +387,18 @@ class Program:
         selected, post = options.get("selected", False), options.get("post", -1)
         segments = (Segment(down.layout, piece.rows),)
         epsilon = s.shape.norm_epsilon
-        product = Product(segments, columns, rows, vectors.size, gain, epsilon, selected=selected, post=post)
+        own, blocks = _blocks(rows)
+        product = Product(
+            segments, columns, own, vectors.size, gain, epsilon, selected=selected, post=post, blocks=blocks
+        )
         buffers = [piece.buffer, piece.buffer, vectors.buffer, s.info, x, self._low]
         device: Gpu = s.gpu
         return device.bind(product.kernel(), [*buffers, *([s.added] if post >= 0 else [])], *product.grid)
+
+
+def _blocks(rows: int) -> tuple[int, int]:
+    """Return the rows of activations of a workgroup, and how many times these are all."""
+    return min(rows, SHARED_ROWS), -(-rows // SHARED_ROWS)
 
 
 def _segments(

@@ -1,4 +1,4 @@
-"""Whole tokens on a GPU through WebGPU: five kernels a layer, one command buffer for up to 16 rows.
+"""Whole tokens on a GPU through WebGPU: five kernels a layer, one command buffer for up to 64 rows.
 
 In float32, or with activations as signed bytes for weights whose codes are integers (``kernels.webgpu.int8.tiles``).
 """
@@ -6,6 +6,7 @@ In float32, or with activations as signed bytes for weights whose codes are inte
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,17 @@ from rung.formats.codec import Floats
 from rung.kernels.webgpu.draw import PROCESSOR
 from rung.kernels.webgpu.draw import settings as draw_settings
 from rung.kernels.webgpu.gpu import Dispatch
-from rung.kernels.webgpu.info import INFO, MOST_ROWS, POSITION, SELECTED, TABLE, TOKEN
+from rung.kernels.webgpu.info import (
+    INFO,
+    MOST_AHEAD,
+    MOST_LOGITS,
+    MOST_ROWS,
+    POSITION,
+    SELECTED,
+    SHARED_ROWS,
+    TABLE,
+    TOKEN,
+)
 from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
 from rung.ops.decode_step.webgpu.program import SIZES, State
 from rung.ops.decode_step.weights import Weights
@@ -24,6 +35,8 @@ from rung.ops.token_choice import Row as Settings
 
 #: Positions of a block of the cache.
 BLOCK = 64
+#: Rows that take less time 16 at a time than 64 at once.
+_FEW = 3 * SHARED_ROWS
 
 
 class Row(NamedTuple):
@@ -58,7 +71,7 @@ class Step:
 
     def look_ahead(self, state: State) -> int:
         """Return 16, or 1 where the CPU looks rows of the embedding up."""
-        return MOST_ROWS if state.embed is not None else 1
+        return MOST_AHEAD if state.embed is not None else 1
 
     def choose(self, state: State, rows: SequenceRows, settings: Sequence[Settings]) -> list[int]:
         """Return the next tokens, computed in one command buffer, up to the first that the processor has to draw."""
@@ -89,14 +102,26 @@ class Step:
 
 
 def _passes(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, list[Row]]]:
-    """Yield rows that are computed together: up to 16 that follow each other, with one adapter."""
+    """Yield rows that are computed together: those that follow each other, with one adapter, up to 64 of which 16 want
+    logits; 16 at a time where 64 would be too few."""
+    for adapter, rows in _alike(batch):
+        while rows:
+            wanting = itertools.accumulate(row.wants_logits for row in rows)
+            most = sum(count <= MOST_LOGITS for count in itertools.islice(wanting, MOST_ROWS))
+            most = most if most > _FEW else min(most, SHARED_ROWS)
+            yield adapter, rows[:most]
+            rows = rows[most:]
+
+
+def _alike(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, list[Row]]]:
+    """Yield rows that follow each other and have one adapter."""
     rows: list[Row] = []
     adapter: Adapter | None = None
     for number, each in enumerate(batch):
         count = len(each.tokens)
         states = 0 if each.states is None else len(each.states)
         for at, token in enumerate(each.tokens):
-            if rows and (len(rows) == MOST_ROWS or each.adapter is not adapter):
+            if rows and each.adapter is not adapter:
                 yield adapter, rows
                 rows = []
             adapter = each.adapter
