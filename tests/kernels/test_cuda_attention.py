@@ -40,12 +40,12 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     turn = np.concatenate([np.cos(angles), np.sin(angles)]).astype(np.float32)
     table = random.permutation(len(keys)).astype(np.int32)
     info, parts = np.concatenate([[position], table]).astype(np.int32), parts_of(context)
-    made = np.zeros(-(-HEADS * size // 1024) * 96 * 16, np.uint8)
+    quantized = np.zeros(-(-HEADS * size // 1024) * 96 * 16, np.uint8)
     left, counters = np.zeros(HEADS * parts * part_floats(size), np.float32), np.zeros(HEADS, np.int32)
     row = keys.strides[2] if keys.ndim == 4 else size
     argument = Attend(
         qkv=qkv.ctypes.data, turn=turn.ctypes.data, keys=keys.ctypes.data, values=values.ctypes.data,
-        info=info.ctypes.data, made=made.ctypes.data, left=left.ctypes.data, counters=counters.ctypes.data,
+        info=info.ctypes.data, quantized=quantized.ctypes.data, left=left.ctypes.data, counters=counters.ctypes.data,
         block_bytes=keys.strides[0], head=keys.strides[1], row=row, heads=HEADS, kv_heads=KV_HEADS,
         half=size // 2, window=window, table=1, block=block, most_parts=parts, scale=size**-0.5, softcap=softcap,
         epsilon=1e-6,
@@ -60,7 +60,7 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     given = [kept(each).astype(np.float64) for each in given]
     sought = expected(qkv.astype(np.float64), angles, *given, table, position, window, softcap, kept)
     units = [at // 32 * 96 + at % 32 for at in range(HEADS * size // 32)]
-    vectors = made.reshape(-1, 16)
+    vectors = quantized.reshape(-1, 16)
     codes = np.array([np.concatenate([vectors[at], vectors[at + 32]]).view(np.int8) for at in units])
     scales = np.array([vectors[at + 64].view(np.float32)[0] for at in units])[:, None]
     return (codes * scales).reshape(HEADS, size), sought, np.repeat(scales, 32, axis=1).reshape(HEADS, size)

@@ -22,7 +22,7 @@ LIMIT = 1.0
 _AGAIN = 0.05
 _IMPORTING = "<frozen importlib._bootstrap>"
 
-_goes_on = _told_stopped = _leaving = _owns_process = False
+_goes_on = _wrote_stopped = _leaving = _owns_process = False
 
 
 def listen(watch: bool) -> None:
@@ -31,8 +31,8 @@ def listen(watch: bool) -> None:
     ``watch`` ends the process after ``LIMIT`` seconds where ``KeyboardInterrupt`` does not get through: Python raises
     it between two of its own steps, and a step may be minutes of a library.
     """
-    global _goes_on, _told_stopped, _leaving, _owns_process
-    _goes_on, _told_stopped, _leaving, _owns_process = False, False, False, watch
+    global _goes_on, _wrote_stopped, _leaving, _owns_process
+    _goes_on, _wrote_stopped, _leaving, _owns_process = False, False, False, watch
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     signal.signal(signal.SIGINT, _interrupt)
@@ -77,9 +77,9 @@ def leave(code: int = 130) -> NoReturn:
 
 
 def _say_stopped() -> None:
-    global _told_stopped
-    if not _told_stopped:
-        _told_stopped = True
+    global _wrote_stopped
+    if not _wrote_stopped:
+        _wrote_stopped = True
         print("stopped", file=sys.stderr, flush=True)
 
 

@@ -86,7 +86,7 @@ _ATTEND = r"""
 #define ROWS 4  // positions that a warp reads at once: their loads and sums overlap
 #define PART $part
 struct Attend { const float* qkv; const float* q_norm; const float* k_norm; const float* turn; char* keys;
-    char* values; const int* info; uint4* made; float4* floats;
+    char* values; const int* info; uint4* quantized; float4* floats;
     float* left; int* counters; long long block_bytes; int head; int row;
     int heads; int kv_heads; int half; int window; int table; int block;
     int most_parts; int apart; float scale; float softcap; float epsilon; };
@@ -118,7 +118,7 @@ __device__ void join(const Attend& p, const float* left, int parts, int unit) {
         float sum = 0.0f;
         #pragma unroll 8
         for (int n = 0; n < parts; n++) sum = fmaf(shares[n], each[n * (SIZE + 2) + lane + 32 * j], sum);
-        quantize(sum, unit + j, p.made, p.floats);
+        quantize(sum, unit + j, p.quantized, p.floats);
     }
 }
 
@@ -130,7 +130,7 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
         const int units = p.heads * LANES;
         p.qkv += (long long)m * (p.heads + 2 * p.kv_heads) * SIZE;
         p.turn += (long long)m * p.apart; p.info += (long long)m * p.apart;
-        if (p.made) p.made += m * row_vectors(units, 3);
+        if (p.quantized) p.quantized += m * row_vectors(units, 3);
         if (p.floats) p.floats += m * row_vectors(units, 8);
         p.left += (long long)m * p.heads * p.most_parts * (SIZE + 2); p.counters += m * p.heads;
     }
@@ -218,7 +218,7 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
             sum = fmaf(share, found[w][lane + 32 * j], sum);
         }
         if (parts == 1) {
-            quantize(sum / all, h * LANES + j, p.made, p.floats);
+            quantize(sum / all, h * LANES + j, p.quantized, p.floats);
             continue;
         }
         float* mine = left + part * (SIZE + 2);

@@ -205,7 +205,7 @@ __device__ __forceinline__ void finish(float* sums, value* __restrict__ y, int f
 _INTEGERS = """
 // x [count, columns] to, of each row and 32 units: [2, 32] times 16 signed bytes, then (scale, sums
 // of both halves, 0) [32]
-extern "C" __global__ void activations(const value* __restrict__ x, uint4* __restrict__ made, long long stride,
+extern "C" __global__ void activations(const value* __restrict__ x, uint4* __restrict__ quantized, long long stride,
         int units, int count) {
     const int at = blockIdx.x * THREADS + THREAD, unit = at / 8, part = at % 8, m = blockIdx.y;
     const bool there = unit < units && m < count;
@@ -225,7 +225,7 @@ extern "C" __global__ void activations(const value* __restrict__ x, uint4* __res
     for (int distance = 2; distance; distance /= 2) sum += SHUFFLE(sum, distance);
     const int other = SHUFFLE(sum, 4);
     if (unit >= units) return;
-    uint4* row = made + m * row_vectors(units, 3) + unit / 32 * 96 + unit % 32;
+    uint4* row = quantized + m * row_vectors(units, 3) + unit / 32 * 96 + unit % 32;
     ((u32*)(row + part / 4 * 32))[part % 4] = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (u32)d << 24;
     if (part == 0) {
         float4 about = {scale, 0, 0, 0};
@@ -292,13 +292,13 @@ __device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32*
 """
 _LOOKED_UP = """
 // x [count, columns] to, of each row and 32 units, vectors of four columns [8, 32]
-extern "C" __global__ void activations(const value* __restrict__ x, float4* __restrict__ made, long long stride,
+extern "C" __global__ void activations(const value* __restrict__ x, float4* __restrict__ quantized, long long stride,
         int units, int count) {
     const int at = blockIdx.x * THREADS + THREAD, unit = at / 8, part = at % 8, m = blockIdx.y;
     if (unit >= units) return;
     float4 v = {0, 0, 0, 0};
     if (m < count) v = read4(x + m * stride + 4 * at);
-    made[m * row_vectors(units, 8) + unit / 32 * 256 + part * 32 + unit % 32] = v;
+    quantized[m * row_vectors(units, 8) + unit / 32 * 256 + part * 32 + unit % 32] = v;
 }
 
 extern "C" __global__ void BOUNDS(THREADS, $blocks) multiply(const uint4* __restrict__ codes,

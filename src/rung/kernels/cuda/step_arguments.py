@@ -20,14 +20,14 @@ class Part(ctypes.Structure):
 class Product(ctypes.Structure):
     """A product with activations ``x``, or ``wide`` in float32: see the kernels for what they take of it.
 
-    What they make of their result is ``made``, int8, and ``floats``, float32; None for what no product takes. Of
+    What they make of their result is ``quantized``, int8, and ``floats``, float32; None for what no product takes. Of
     several rows of activations ``hidden`` are ``apart`` float32 from each other, and ``y`` has rows of ``width``, sums
     that are added to ``hidden`` rows of ``size``.
     """
 
     _fields_ = (
         ("parts", Part * 3),
-        *((name, _ADDRESS) for name in ("x", "wide", "y", "hidden", "post", "norm", "made", "floats", "counters")),
+        *((name, _ADDRESS) for name in ("x", "wide", "y", "hidden", "post", "norm", "quantized", "floats", "counters")),
         *((name, _INT) for name in ("units", "blocks", "size", "apart", "width")),
         ("epsilon", _FLOAT),
     )
@@ -42,7 +42,10 @@ class Attend(ctypes.Structure):
     """
 
     _fields_ = (
-        *((name, _ADDRESS) for name in ("qkv", "q_norm", "k_norm", "turn", "keys", "values", "info", "made", "floats")),
+        *(
+            (name, _ADDRESS)
+            for name in ("qkv", "q_norm", "k_norm", "turn", "keys", "values", "info", "quantized", "floats")
+        ),
         *((name, _ADDRESS) for name in ("left", "counters")),
         ("block_bytes", _LONG),
         *((name, _INT) for name in ("head", "row", "heads", "kv_heads", "half", "window", "table", "block")),

@@ -80,9 +80,9 @@ def _taken(layout: Layout) -> str:
 
 #: The 32 threads of a warp make a unit of activations as ``activations`` of ``source`` does: int8 and float32, or one.
 QUANTIZE = r"""
-__device__ __forceinline__ void quantize(float v, int unit, uint4* made, float4* floats) {
+__device__ __forceinline__ void quantize(float v, int unit, uint4* quantized, float4* floats) {
     if (floats) ((float*)(floats + unit / 32 * 256 + THREAD % 32 / 4 * 32 + unit % 32))[THREAD % 4] = v;
-    if (!made) return;
+    if (!quantized) return;
     float most = fabsf(v);
     for (int d = 16; d; d /= 2) {
         const float other = SHUFFLE(most, d);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void quantize(float v, int unit, uint4* made, float4*
     int sum = code;
     for (int d = 8; d; d /= 2) sum += SHUFFLE(sum, d);
     const int other = SHUFFLE(sum, 16);
-    uint4* row = made + unit / 32 * 96 + unit % 32;
+    uint4* row = quantized + unit / 32 * 96 + unit % 32;
     ((signed char*)(row + lane / 16 * 32))[lane % 16] = (signed char)code;
     if (lane == 0) {
         float4 about = {scale, 0, 0, 0};
@@ -122,7 +122,7 @@ _PRODUCT = r"""
 struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
     int rows; int first; };
 struct Product { Part parts[3]; const uint4* x; const float4* wide; float* y; float* hidden; const float* post;
-    const float* norm; uint4* made; float4* floats; int* counters; int units; int blocks; int size;
+    const float* norm; uint4* quantized; float4* floats; int* counters; int units; int blocks; int size;
     int apart; int width; float epsilon; };
 
 __device__ __forceinline__ float inverse_norm(float squares, int size, float epsilon) {
@@ -136,8 +136,8 @@ __device__ __forceinline__ float inverse_norm(float squares, int size, float eps
     return inverse;
 }
 // where row m of activations of so many units lies
-__device__ __forceinline__ uint4* codes_of(uint4* made, int m, int units) {
-    return made ? made + m * row_vectors(units, 3) : made;
+__device__ __forceinline__ uint4* codes_of(uint4* quantized, int m, int units) {
+    return quantized ? quantized + m * row_vectors(units, 3) : quantized;
 }
 __device__ __forceinline__ float4* floats_of(float4* floats, int m, int units) {
     return floats ? floats + m * row_vectors(units, 8) : floats;
@@ -167,7 +167,7 @@ __device__ void finish_hidden(const Product& p, int m) {
         #pragma unroll
         for (int n = 0; n < 4; n++)
             if (first + n * step < units)
-                quantize(v[n], first + n * step, codes_of(p.made, m, units), floats_of(p.floats, m, units));
+                quantize(v[n], first + n * step, codes_of(p.quantized, m, units), floats_of(p.floats, m, units));
     }
 }
 """
@@ -234,7 +234,7 @@ extern "C" __global__ void BOUNDS(THREADS, RESIDENT) gate(Product p) {
     if (!is_last(p.counters + unit, 32 / TILE)) return;
     for (int m = THREAD / 32; m < COUNT; m += THREADS / 32) {
         const float v = ((volatile const float*)p.y)[(long long)m * p.width + 32 * unit + THREAD % 32];
-        quantize(v, unit, codes_of(p.made, m, p.width / 32), floats_of(p.floats, m, p.width / 32));
+        quantize(v, unit, codes_of(p.quantized, m, p.width / 32), floats_of(p.floats, m, p.width / 32));
     }
 }
 """

@@ -206,10 +206,10 @@ def attend(heads: Heads, sight: Sight, turn: Turn | None, makes: bool = False, p
     """
     kinds = [*_turning(), "qkv: array<f32>", "cache: array<vec4<u32>>", f"{'left' if parted else 'y'}: array<f32>"]
     makes = makes and not parted
-    kinds += ["made: array<vec4<u32>>"] if makes else []
+    kinds += ["quantized: array<vec4<u32>>"] if makes else []
     size, shared = heads.size, heads.heads // heads.kv_heads
     mine = -(-size // THREADS)
-    scaled, seen = sight.code()
+    scaled, visible = sight.code()
     code = f"""{declare(kinds, writes=(5, 6, 7))}
 {_quantize() if makes else ""}
 var<workgroup> query: array<f32, {size}>;
@@ -229,7 +229,7 @@ var<workgroup> starts: array<u32, {THREADS}>;
     var sums: array<f32, {mine}>;
     {_own(heads, turn, scaled, shared, mine) if turn else "let end = position + 1u;"}
     workgroupBarrier();
-    {_span(sight, mine) if parted else f"let stop = end; let first = {seen};"}
+    {_span(sight, mine) if parted else f"let stop = end; let first = {visible};"}
     for (var start = first; start < stop; start += {THREADS}u) {{
         let key = start + thread;
         var score = -1e30;
@@ -265,8 +265,8 @@ var<workgroup> starts: array<u32, {THREADS}>;
     }}
     {_leave(heads, mine) if parted else _finish(heads, mine, makes)}
 }}"""
-    given = turn or Turn(2, False, 4, -1, -1, 0.0)
-    sizes = (*_turning_bytes(heads, given), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
+    turned = turn or Turn(2, False, 4, -1, -1, 0.0)
+    sizes = (*_turning_bytes(heads, turned), 4 * MOST_ROWS * heads.wide, 4 * heads.words)
     memory = 4 * size * (3 if turn else 1) + 8 * THREADS + _codes_bytes(heads, 2 * (turn is not None))
     memory += 4 * THREADS * heads.units * heads.codes
     reaches = [*sizes, part_bytes(heads.heads, size) if parted else 4 * MOST_ROWS * heads.heads * size]
@@ -276,8 +276,13 @@ var<workgroup> starts: array<u32, {THREADS}>;
 
 def join_parts(heads: Heads, sight: Sight, apart: bool, makes: bool) -> Kernel:
     """Return the kernel that makes y, and its units where it ``makes`` them, of what parts have left; a workgroup for
-    each head and row. Its buffers are left, info, y and made."""
-    kinds = ["left: array<f32>", "info: array<u32>", "y: array<f32>", *(["made: array<vec4<u32>>"] if makes else [])]
+    each head and row. Its buffers are left, info, y and quantized."""
+    kinds = [
+        "left: array<f32>",
+        "info: array<u32>",
+        "y: array<f32>",
+        *(["quantized: array<vec4<u32>>"] if makes else []),
+    ]
     size, mine, row = heads.size, -(-heads.size // THREADS), heads.size + 2
     code = f"""{declare(kinds, writes=(2, 3))}
 {_quantize() if makes else ""}
@@ -346,19 +351,19 @@ def _finish(heads: Heads, mine: int, makes: bool) -> str:
             {"query[dim] = value;" if makes else ""}
         }}
     }}
-    {_made(heads) if makes else ""}"""
+    {_write_units(heads) if makes else ""}"""
 
 
 def _quantize() -> str:
     return quantize("vec4<f32>(query[at], query[at + 1u], query[at + 2u], query[at + 3u])")
 
 
-def _made(heads: Heads) -> str:
+def _write_units(heads: Heads) -> str:
     """Return the WGSL that makes the units of what a head gives, which lies where its query lay."""
     units = heads.size // UNIT
-    place = f"((id.y * {heads.heads}u + head) * {units}u + thread) * {VECTORS}u"
+    target = f"((id.y * {heads.heads}u + head) * {units}u + thread) * {VECTORS}u"
     return f"""workgroupBarrier();
-    if (thread < {units}u) {{ quantize({UNIT}u * thread, 0u, {place}); }}"""
+    if (thread < {units}u) {{ quantize({UNIT}u * thread, 0u, {target}); }}"""
 
 
 def _score(heads: Heads) -> str:

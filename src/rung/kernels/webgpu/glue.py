@@ -17,7 +17,7 @@ def embed(layout: GpuLayout, rows: int, columns: int, base: int, scale: float, g
     rows times the first of these too; its buffers are then these gains and units besides.
     """
     kinds = ["vectors: array<vec4<u32>>", "words: array<u32>", "info: array<u32>", "y: array<vec4<f32>>"]
-    kinds += ["gains: array<vec4<f32>>", "made: array<vec4<u32>>"] if gains else []
+    kinds += ["gains: array<vec4<f32>>", "quantized: array<vec4<u32>>"] if gains else []
     units = f"quantize(0u, 32u * unit, (id.y * {columns // UNIT}u + unit) * {VECTORS}u);" if gains else ""
     # with an offset the sum of two products would be rounded otherwise than the decoded weight
     value = f"scale * (w[i] - {layout.offset}.0)" if layout.offset else "scale * w[i] + select(f.z, f.w, i > 3u)"
@@ -99,7 +99,7 @@ def add_normed(columns: int, gains: int, epsilon: float, post: int, gain: int) -
     gains, x, added, y and units.
     """
     kinds = ["gains: array<vec4<f32>>", "x: array<vec4<f32>>", "added: array<vec4<f32>>"]
-    code = f"""{declare([*kinds, "y: array<vec4<f32>>", "made: array<vec4<u32>>"], writes=(3, 4))}
+    code = f"""{declare([*kinds, "y: array<vec4<f32>>", "quantized: array<vec4<u32>>"], writes=(3, 4))}
 var<workgroup> partial: array<f32, {THREADS}>;
 var<private> first: u32;
 var<private> scale: f32;

@@ -326,7 +326,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
                      for n, first, _ in self._calls(layouts)]  # fmt: skip
             return "\n    ".join(calls)
         if len(layouts) == 1:
-            return self._choose_place(places, at)
+            return self._choose_address(places, at)
         lines, end = [], 0
         for number, (segment, quads) in enumerate(zip(self.segments, self.quads, strict=True)):
             call = f"multiply_{layouts.index(segment.layout)}_0({places[number]}, vec4<u32>(), {at}, thread, &sums);"
@@ -334,7 +334,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             end += quads
         return "\n    else ".join(lines)
 
-    def _choose_place(self, places: Sequence[str], at: str) -> str:
+    def _choose_address(self, places: Sequence[str], at: str) -> str:
         """Return the one call that multiplies with weights of one layout: each further one is compiled anew."""
         lines, end = [f"var one = {places[0]};"], 0
         for quads, where in zip(self.quads, places[1:], strict=False):

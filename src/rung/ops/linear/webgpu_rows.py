@@ -34,11 +34,11 @@ class Rows:
 def _multiply(weight: Matrix, x: Floats) -> Floats:
     device, (rows, columns) = weight.gpu, weight.shape
     y, found, start = device.buffer(4 * len(x) * rows), [], 0
-    beside = [device.buffer(16), device.buffer(4 * INFO), device.upload([x]), y]
+    others = [device.buffer(16), device.buffer(4 * INFO), device.upload([x]), y]
     for piece in weight.pieces:
         own = (Segment(weight.layout, piece.rows, piece.base),)
         product = Product(own, columns, len(x), gains=4, start=start, stride=rows)
-        found.append(device.bind(product.kernel(), [piece.buffer, piece.buffer, *beside], *product.grid))
+        found.append(device.bind(product.kernel(), [piece.buffer, piece.buffer, *others], *product.grid))
         start += piece.rows
     device.run(found)
     return device.read(y, 0, 4 * len(x) * rows).view(np.float32).reshape(len(x), rows)

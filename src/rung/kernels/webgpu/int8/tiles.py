@@ -109,7 +109,7 @@ class Tile(Product):
         kinds += ["units: array<vec4<u32>>"] if self.units else []
         if self.makes:
             written.append(len(kinds))
-            kinds.append("made: array<vec4<u32>>")
+            kinds.append("quantized: array<vec4<u32>>")
         yield declare(kinds, writes=written)
         count = (TALL + 1) * min(self.rows, _AT_ONCE)
         yield f"var<workgroup> partial: array<f32, {count * self.threads}>;"
@@ -221,7 +221,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     {filled}
     {self._choose(layouts)}
     {"".join(self._results(start, norm) for start in range(0, self.rows, at_once))}
-    {self._made() if self.makes else ""}
+    {self._write_units() if self.makes else ""}
 }}""".replace("let from", "let begin").replace("[from +", "[begin +")
 
     def _results(self, start: int, norm: str) -> str:
@@ -325,17 +325,17 @@ fn fill(keeps: bool, thread: u32) {{
 }}"""
 
     def _store(self) -> str:
-        place = f"y[(from_row + b) * {self.width}u + {self.start}u + base + row]"
+        target = f"y[(from_row + b) * {self.width}u + {self.start}u + base + row]"
         if self.residual:
-            return f"let result = {place} + value; {place} = result; values[@START@ + k] = result;"
-        return f"{place} = value; values[@START@ + k] = value;"
+            return f"let result = {target} + value; {target} = result; values[@START@ + k] = result;"
+        return f"{target} = value; values[@START@ + k] = value;"
 
-    def _made(self) -> str:
+    def _write_units(self) -> str:
         """Return the WGSL that makes the units of the result: a unit of each row."""
-        place = f"((from_row + thread) * {self.width}u + column) / {UNIT}u * {VECTORS}u"
+        target = f"((from_row + thread) * {self.width}u + column) / {UNIT}u * {VECTORS}u"
         return f"""if (thread < {self.rows}u) {{
         let column = {self.start}u + group * {UNIT}u;
-        quantize(thread * {UNIT}u, column, {place});
+        quantize(thread * {UNIT}u, column, {target});
     }}"""
 
     def _choose(self, layouts: Sequence[GpuLayout]) -> str:
@@ -348,7 +348,7 @@ fn fill(keeps: bool, thread: u32) {{
             ]
             return "\n    ".join([f"last = {self.segments[0].rows - 1}u;", *calls])
         if len(layouts) == 1:
-            return self._choose_place(places, at)
+            return self._choose_address(places, at)
         lines, end = [], 0
         for number, (segment, quads) in enumerate(zip(self.segments, self.quads, strict=True)):
             call = f"multiply_{layouts.index(segment.layout)}_0({places[number]}, vec4<u32>(), {at}, lane, &sums);"
@@ -357,7 +357,7 @@ fn fill(keeps: bool, thread: u32) {{
             end += quads
         return "\n    else ".join(lines)
 
-    def _choose_place(self, places: Sequence[str], at: str) -> str:
+    def _choose_address(self, places: Sequence[str], at: str) -> str:
         """Return the one call that multiplies with weights of one layout."""
         lines, end = [f"var one = {places[0]};\n    last = {self.segments[0].rows - 1}u;"], 0
         for quads, where, segment in zip(self.quads, places[1:], self.segments[1:], strict=False):

@@ -23,7 +23,7 @@ def units_bytes(rows: int, columns: int) -> int:
 
 def quantize(value: str, gain: str = "") -> str:
     """Return the WGSL function ``quantize(from, column, to)``: numbers to the unit that begins at vector ``to`` of
-    ``made``.
+    ``quantized``.
 
     ``value`` is WGSL of the vec4 of the numbers ``at`` to ``at`` + 3, which begins with ``from``; ``gain`` of what the
     numbers from ``column`` on are multiplied with first.
@@ -51,9 +51,9 @@ def quantize(value: str, gain: str = "") -> str:
         sums += select(vec2<i32>(sum, 0), vec2<i32>(0, sum), i > 3u);
     }}
     let scale = select(bitcast<u32>(most / 127.0), 0x7fc00000u, any(odd));
-    made[to] = vec4<u32>(codes[0], codes[1], codes[2], codes[3]);
-    made[to + 1u] = vec4<u32>(codes[4], codes[5], codes[6], codes[7]);
-    made[to + 2u] = vec4<u32>(scale, bitcast<u32>(sums.x), bitcast<u32>(sums.y), bitcast<u32>(squares));
+    quantized[to] = vec4<u32>(codes[0], codes[1], codes[2], codes[3]);
+    quantized[to + 1u] = vec4<u32>(codes[4], codes[5], codes[6], codes[7]);
+    quantized[to + 2u] = vec4<u32>(scale, bitcast<u32>(sums.x), bitcast<u32>(sums.y), bitcast<u32>(squares));
 }}"""
 
 

@@ -119,15 +119,15 @@ def lists(
     offsets = gpu.bindable(4 * visible + 4)
     kernels += sorting
     kernels += prefix_sums(gpu, visible, counts, scratch.sums, offsets, "values[chosen[i]]", order)
-    named, made = gpu.bindable(4 * listed), gpu.bindable(4 * listed)
+    named, entries = gpu.bindable(4 * listed), gpu.bindable(4 * listed)
     expanding = (12, 8 * splats, 4 * visible, 4 * visible + 4, 4 * listed, 4 * listed)
-    bound = [job(gpu, listed, visible, across), spans, order, offsets, named, made]
+    bound = [job(gpu, listed, visible, across), spans, order, offsets, named, entries]
     kernels.append(
         gpu.bind(Kernel(expand, (False,) * 4 + (True,) * 2, expanding), bound, *grid(-(-listed // 256), most))
     )
-    sorting, named, made = sort(gpu, listed, named, made, max((tiles - 1).bit_length(), 1), scratch)
+    sorting, named, entries = sort(gpu, listed, named, entries, max((tiles - 1).bit_length(), 1), scratch)
     kernels += sorting
     starts = gpu.bindable(4 * tiles + 4)
     kernel = Kernel(ranges, (False, False, True), (8, 4 * listed, 4 * tiles + 4))
     kernels.append(gpu.bind(kernel, [job(gpu, listed, tiles), named, starts], *grid(tiles // 256 + 1, most)))
-    return Lists(made, starts, places), kernels
+    return Lists(entries, starts, places), kernels

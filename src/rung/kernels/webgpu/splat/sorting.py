@@ -98,9 +98,9 @@ _SCAN_BLOCKS = (
         let before = sums[block] + partial[thread] - sum;
         for (var k = 0u; k < 4u; k++) {
             let i = block * 1024u + 4u * thread + k;
-            if (i < job[0]) { made[i] = before + own[k]; }
+            if (i < job[0]) { sums_before[i] = before + own[k]; }
         }
-        if (block == 0u && thread == 0u) { made[job[0]] = sums[(job[0] + 1023u) / 1024u]; }
+        if (block == 0u && thread == 0u) { sums_before[job[0]] = sums[(job[0] + 1023u) / 1024u]; }
     }
 }"""
 )
@@ -201,14 +201,14 @@ def _prefix_code(value: str, more: tuple[str, ...]) -> tuple[str, str, str]:
     return (
         shader(kinds, (last,), _SUM_BLOCKS.replace("VALUE", value)),
         shader([kinds[0], kinds[-1]], (1,), _SCAN_SUMS),
-        shader([*kinds, "made: array<u32>"], (last + 1,), _SCAN_BLOCKS.replace("VALUE", value)),
+        shader([*kinds, "sums_before: array<u32>"], (last + 1,), _SCAN_BLOCKS.replace("VALUE", value)),
     )
 
 
 def prefix_sums(
-    gpu: Gpu, size: int, source: Any, sums: Any, made: Any, value: str = "values[i]", chosen: Any = None
+    gpu: Gpu, size: int, source: Any, sums: Any, sums_before: Any, value: str = "values[i]", chosen: Any = None
 ) -> Iterator[Dispatch]:
-    """Yield the kernels of ``made[i]`` = sum of ``value`` over all numbers before i, for i from 0 to ``size``.
+    """Yield the kernels of ``sums_before[i]`` = sum of ``value`` over all numbers before i, for i from 0 to ``size``.
 
     ``value`` is WGSL over ``values`` (u32, ``source``), ``i``, and where it is given ``chosen`` (u32 [size], places in
     ``source``).
@@ -223,7 +223,7 @@ def prefix_sums(
     yield gpu.bind(kernel, [count, source, *buffers, sums], across, down)
     yield gpu.bind(Kernel(second, (False, True), (4, summed), 4 * THREADS), [count, sums], 1)
     kernel = Kernel(third, (*unwritten, False, True), (*reads, summed, 4 * (size + 1)), 4 * THREADS)
-    yield gpu.bind(kernel, [count, source, *buffers, sums, made], across, down)
+    yield gpu.bind(kernel, [count, source, *buffers, sums, sums_before], across, down)
 
 
 @functools.cache

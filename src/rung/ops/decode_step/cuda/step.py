@@ -70,7 +70,7 @@ class Program:
         self._host = np.zeros((count, self.apart), np.float32)
         layers = weights.layers
         behind_norms = [weights.head, *(linear for each in layers for linear in (*each.inputs, *each.widen))]
-        self.made = self._activations(behind_norms, shape.hidden)
+        self.quantized = self._activations(behind_norms, shape.hidden)
         self.mixed = self._activations([each.output for each in layers], shape.heads * shape.head_dim)
         self.inner = self._activations([each.narrow for each in layers], shape.feed_forward)
         self.qkv = self._floats((shape.heads + 2 * shape.kv_heads) * shape.head_dim)
@@ -166,7 +166,7 @@ class Program:
     def _all(self) -> list[Launch]:
         layers = self.weights.layers
         after = [*(layer.attention_norm for layer in layers[1:]), self.weights.norm]
-        first = self._product((), self.made, norm=layers[0].attention_norm)
+        first = self._product((), self.quantized, norm=layers[0].attention_norm)
         found = [Launch(norms(), "norm_hidden", (self.count, 1), first)]
         for layer, norm in zip(layers, after, strict=True):
             found += self._layer(layer, norm)
@@ -175,7 +175,7 @@ class Program:
     def _layer(self, layer: LayerWeights, after: Floats) -> list[Launch]:
         """Return the kernels of a layer, which ends with the norm ``after`` it."""
         shape, widen = self.weights.shape, layer.widen
-        gate = self._product(widen, self.made, self.wide, made=self.inner)
+        gate = self._product(widen, self.quantized, self.wide, quantized=self.inner)
         layouts = [self._weight(each).layout for each in (widen[0], widen[-1])]
         if len(widen) == 1:
             gate.parts[0].rows = shape.feed_forward
@@ -196,7 +196,7 @@ class Program:
         return tile_of(self.count)
 
     def _store(self, linears: Sequence[Biased], y: Tensor) -> Launch:
-        found = self._product(linears, self.made, y)
+        found = self._product(linears, self.quantized, y)
         source = sums([self._weight(each).layout for each in linears], self.count)
         return Launch(source, "store", (found.blocks, 1), found)
 
@@ -214,12 +214,12 @@ class Program:
         y: Tensor | None = None,
         post: Floats | None = None,
         norm: Floats | None = None,
-        made: Activations | None = None,
+        quantized: Activations | None = None,
     ) -> Product:
-        (codes, wide), (made_codes, made_floats) = x.addresses, (made or self.made).addresses
+        (codes, wide), (inner_codes, inner_floats) = x.addresses, (quantized or self.quantized).addresses
         found = Product(
             x=codes, wide=wide, y=None if y is None else y.data_ptr(), hidden=self.input.data_ptr(),
-            post=self._there(post), norm=self._there(norm), made=made_codes, floats=made_floats,
+            post=self._there(post), norm=self._there(norm), quantized=inner_codes, floats=inner_floats,
             counters=self.counters.data_ptr(), size=self.weights.shape.hidden, epsilon=self.weights.shape.norm_epsilon,
             apart=self.apart, width=0 if y is None else len(y) // self.count,
         )  # fmt: skip
@@ -239,7 +239,7 @@ class Program:
         found = Attend(
             qkv=self.qkv.data_ptr(), q_norm=self._there(layer.q_norm), k_norm=self._there(layer.k_norm),
             turn=self.input.data_ptr() + 4 * self.turns[layer.rope], keys=keys.data_ptr(), values=values.data_ptr(),
-            info=self.input.data_ptr() + 4 * self.turns[-1], made=codes, floats=floats,
+            info=self.input.data_ptr() + 4 * self.turns[-1], quantized=codes, floats=floats,
             left=self.left.data_ptr(), counters=self.counters.data_ptr(), most_parts=self.parts,
             block_bytes=keys.stride(0) * keys.itemsize, head=lies.head, row=lies.row,
             heads=shape.heads, kv_heads=shape.kv_heads, half=len(rope.inverse), window=layer.window or 0,

@@ -303,10 +303,10 @@ class Program:
             x, post = after, -1
         options = {"gain": layer.mlp, "post": post, "kept": after, "activation": shape.activation}
         # with an adapter and a norm behind the product before it there is no binding left
-        made = None if post >= 0 and self._changes[id(layer.widen)].down is not None else s.units[2]
-        options |= {"units": s.units[0], "made": made}
+        quantized = None if post >= 0 and self._changes[id(layer.widen)].down is not None else s.units[2]
+        options |= {"units": s.units[0], "quantized": quantized}
         yield from self._products(layer.widen, widen, layer.vectors, x, s.inner, rows, **options)
-        options = {"units": made, "normed": layer.weights.mlp_post_norm is not None, "behind": layer.behind}
+        options = {"units": quantized, "normed": layer.weights.mlp_post_norm is not None, "behind": layer.behind}
         yield from self._sum(layer.narrow, narrow, layer.vectors, s.inner, after, rows, **options)
 
     def _sums(self, vectors: Vectors, x: Any, y: Any, rows: int, post: int, gain: int) -> list[Dispatch]:
@@ -349,17 +349,17 @@ class Program:
         normed, behind = options.pop("normed"), options.pop("behind")
         y = self._state.added if normed else hidden
         if not normed:
-            options |= {"made": self._state.units[0], "after": behind}
+            options |= {"quantized": self._state.units[0], "after": behind}
         yield from self._products(group, biases, vectors, x, y, rows, residual=not normed, **options)
 
     def _products(
         self, group: Linears, biases: list[int], vectors: Vectors, x: Any, y: Any, rows: int, **options: Any
     ) -> Iterator[Dispatch]:
-        """Yield the kernels of weights that have their input in common; ``units`` and ``made`` are buffers of units of
-        x and of y, or None."""
+        """Yield the kernels of weights that have their input in common; ``units`` and ``quantized`` are
+        buffers of units of x and of y, or None."""
         s, change = self._state, self._changes[id(group)]
         columns, gain, kept = group.matrices[0].shape[1], options.pop("gain", -1), options.pop("kept", None)
-        units, made, after = options.pop("units", None), options.pop("made", None), options.pop("after", -1)
+        units, quantized, after = options.pop("units", None), options.pop("quantized", None), options.pop("after", -1)
         options |= {"gains": vectors.size, "epsilon": s.shape.norm_epsilon, "columns": columns}
         options["rows"], options["blocks"] = _blocks(rows)
         buffers = [vectors.buffer, s.info, x, y]
@@ -374,8 +374,8 @@ class Program:
         kind: type[Product] = Product
         if s.integers:
             kind = Tile
-            options |= {"units": units is not None, "makes": made is not None, "after": after}
-            buffers += [each for each in (units, made) if each is not None]
+            options |= {"units": units is not None, "makes": quantized is not None, "after": after}
+            buffers += [each for each in (units, quantized) if each is not None]
         for start, segments, stride, buffer in _segments(group, biases, change, bool(options.get("activation"))):
             product = kind(segments, gain=gain, start=start, stride=stride, **options)
             yield s.gpu.bind(product.kernel(), [buffer, buffer, *buffers], *product.grid)
