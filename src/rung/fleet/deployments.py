@@ -19,7 +19,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rung.fleet.messages import CLASS_LABEL, RatesReport, ReplicaState
+from rung.fleet.messages import CLASS_LABEL, NodeLog, RatesReport, ReplicaState
 from rung.fleet.replica import Replica
 from rung.fleet.weights import ModelFile
 from rung.server import protocol
@@ -27,8 +27,8 @@ from rung.server.protocol import Failed, Finished, FromEngine, Generate, Load, M
 
 #: Calls that a replica takes at once: the router of the fleet decides how many there are.
 _MOST_CALLS = 10_000
-#: Seconds between two looks of Ray Serve whether a replica is well, and that one has to end.
-_HEALTH_SECONDS, _STOP_SECONDS = 5.0, 2.0
+#: Seconds between two looks of Ray Serve whether a replica is well, that one has to end, and to explain a log.
+_HEALTH_SECONDS, _STOP_SECONDS, _LOG_SECONDS = 5.0, 2.0, 30.0
 
 #: Tokens of the prompt and of the answers by which a node is measured, answers at most, and seconds that this takes at
 #: least and at most.
@@ -87,6 +87,7 @@ class Deployment:
                 policy=AutoscalingPolicy(policy_function=count_nodes),
             ),
             max_replicas_per_node=1,
+            logging_config={"log_level": "WARNING", "enable_access_log": False},  # else a line for each call
             max_ongoing_requests=_MOST_CALLS,
             health_check_period_s=_HEALTH_SECONDS,
             graceful_shutdown_wait_loop_s=0.2,
@@ -110,6 +111,11 @@ class Deployment:
         """Return the ``Value`` of a question, or ``Failed``. Raises ``NodeLost``."""
         data = await self._call("ask", None, msgspec.msgpack.encode(question), node=node)
         return protocol.read_from_engine(data[protocol.HEADER :])
+
+    async def log(self, process: int, cause: str, node: str) -> NodeLog:
+        """Return the log of a process that had the model on a node, explained there. Raises ``NodeLost``."""
+        data = await self._call("log", _LOG_SECONDS, process, cause, node=node)
+        return msgspec.msgpack.decode(data, type=NodeLog)
 
     async def divide(self, load: Load, stages: Sequence[ActorHandle], node: str) -> None:
         """Have the replica on a node load the first layers; ``stages`` have the others. Raises ``NodeLost``."""
@@ -155,17 +161,20 @@ async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesRe
     if not alone or not together:
         return RatesReport(_GUESS, _GUESS, _GUESS)
     decode = _tokens_per_second(alone) or _GUESS
-    prompts = sum(each.prompt_seconds for each in alone)
-    prefill = _PROMPT * len(alone) / prompts if prompts else decode
-    return RatesReport(prefill, decode, max(_tokens_per_second(together) or decode, decode))
+    reading = sum(each.prompt_seconds for each in alone)
+    prefill = _PROMPT * len(alone) / reading if reading else decode
+    most = max(_tokens_per_second(together) or decode, decode)
+    return RatesReport(prefill, decode, most, alone[-1].predicted)
 
 
 class _Round(NamedTuple):
-    """Answers that were computed together: their tokens, seconds from the first token to the last, and of prompts."""
+    """Answers that were computed together: their tokens, seconds from the first token to the last, and of prompts;
+    and the tokens a second that were predicted of one alone."""
 
     tokens: int
     seconds: float
     prompt_seconds: float
+    predicted: float
 
 
 async def _rounds(deployment: Deployment, node: str, count: int) -> list[_Round]:
@@ -189,18 +198,19 @@ async def _round(deployment: Deployment, node: str, count: int, number: int) -> 
     requests = [Generate(prompts=prompts, options=options, owner="measure") for options in several]
     ends = await asyncio.gather(*(_answer(deployment, request, node) for request in requests))
     first, last = min(each[0] for each in ends), max(each[1] for each in ends)
-    return _Round(sum(each[2] for each in ends) - count, last - first, sum(each[3] for each in ends))
+    tokens, reading = sum(each[2].completion_tokens for each in ends), sum(each[2].prompt_seconds for each in ends)
+    predicted = ends[0][2].report.get("predicted", {}).get("decode_tokens_per_second")
+    return _Round(tokens - count, last - first, reading, predicted or 0.0)
 
 
-async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[float, float, int, float]:
-    """Return when the first token and the last one of an answer came, how many, and the seconds of its prompt. Raises
-    ``NodeLost``."""
+async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[float, float, Finished]:
+    """Return when the first token and the last one of an answer came, and its end. Raises ``NodeLost``."""
     first = last = 0.0
     async for event in deployment.generate(request, node):
         last = time.monotonic()
         first = first or (last if isinstance(event, Step) else 0.0)
         if isinstance(event, Finished):
-            return first or last, last, event.completion_tokens, event.prompt_seconds
+            return first or last, last, event
         if isinstance(event, Failed):
             raise NodeLost(node)
     raise NodeLost(node)
