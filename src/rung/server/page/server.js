@@ -45,7 +45,6 @@ export function useKey(text, isRemembered) {
   writePreference("key", isRemembered ? null : key, "sessionStorage");
 }
 
-/** Return the response to a request with the key. Raises ServerError for a refusal, and where nobody answers. */
 export async function call(path, options = {}) {
   const headers = { ...options.headers, ...(key && { authorization: `Bearer ${key}` }) };
   let response;
