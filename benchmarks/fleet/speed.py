@@ -21,7 +21,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet.parts import chat, fleet, held_to, hold, kill_replica, p95, status, streamed, tokens, wait_ready
+from benchmarks.fleet.parts import (
+    chat,
+    fleet,
+    held_to,
+    kill_replica,
+    one_by_one,
+    p95,
+    status,
+    streamed,
+    tokens,
+    wait_ready,
+)
 from tests.support.fleet import Machine
 
 import rung
@@ -83,25 +94,11 @@ def by_node(found: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{name} {len(each)} until {max(each):.1f} s" for name, each in sorted(ends.items()))
 
 
-def leave(node: Machine) -> None:
-    """Take a node out of the fleet."""
-    node.rung("fleet", "leave")
-    assert node.process is not None
-    node.process.wait(60)
-
-
 def alone(head: Machine, nodes: Sequence[Machine], shares: Sequence[float], requests: int, most: int) -> list[float]:
     """Return the tokens a second of each node while no other one is in the fleet; all leave it."""
     found = []
-    for node in nodes[1:]:
-        leave(node)
-    for number, share in enumerate(shares):
-        if number:
-            token = head.rung("fleet", "token").stdout.strip()
-            nodes[number].start("join", head.address, "--token", token, "--name", f"again{number}")
-            head.wait_for(f"is ready on again{number}:")
-            leave(nodes[number - 1])
-            hold(nodes[number], share)
+    for number in one_by_one(head, nodes, shares):
+        share = shares[number]
         found.append(tokens_per_second(ask(head, max(int(requests * share), 8), most, f"alone {number}")))
         print(f"node {number + 1}, {share:g} of a core: {found[-1]:.1f} tokens/s", flush=True)
     return found
