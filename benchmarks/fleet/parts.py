@@ -122,6 +122,27 @@ def rejoin(head: Machine, machine: Machine, name: str) -> None:
     machine.start("join", head.address, "--token", token, "--name", name)
 
 
+def leave(node: Machine) -> None:
+    """Take a node out of the fleet."""
+    node.rung("fleet", "leave")
+    assert node.process is not None
+    node.process.wait(60)
+
+
+def one_by_one(head: Machine, nodes: Sequence[Machine], shares: Sequence[float]) -> Iterator[int]:
+    """Yield the number of each node while no other one is in the fleet, held to its share of a core."""
+    for node in nodes[1:]:
+        leave(node)
+    yield 0
+    for number in range(1, len(nodes)):
+        token = head.rung("fleet", "token").stdout.strip()
+        nodes[number].start("join", head.address, "--token", token, "--name", f"again{number}")
+        head.wait_for(f"is ready on again{number}:")
+        leave(nodes[number - 1])
+        hold(nodes[number], shares[number])
+        yield number
+
+
 def status(head: Machine) -> dict[str, Any]:
     """Return the state of the fleet."""
     found: dict[str, Any] = json.loads(head.rung("fleet", "status", "--json").stdout)

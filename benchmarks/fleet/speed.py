@@ -1,9 +1,9 @@
 """Three unlike nodes together beside the sum of what each does alone.
 
-    python -m benchmarks.fleet.speed [--shares 0.15 0.3 0.6] [--requests 64] [--tokens 200]
+    python -m benchmarks.fleet.speed [--shares 0.15 0.3 0.6] [--requests 64] [--tokens 200] [--rounds 2]
 
-Nodes are held to shares of a core by control groups (version 1). The same requests are sent at once to each node alone
-(its tokens a second) and to all of them; the ratio of the latter to the sum of the former is printed. Equal turns would
+Nodes are held to shares of a core by control groups (version 1). Requests are sent at once to all of them, then to each
+while it is alone in the fleet (its tokens a second); the ratio to the sum of the latter is printed. Equal turns would
 reach 3 times the slowest: 43 % of the sum for 1 : 2 : 4. The first tokens are compared with those of an oracle: the
 same router with the rates that the nodes had alone, simulated. Needs root, Linux and Ray.
 """
@@ -12,9 +12,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from benchmarks.fleet.parts import chat, fleet, held_to, kill_replica, p95, status, streamed, tokens, wait_ready
+from benchmarks.fleet.parts import (
+    chat,
+    fleet,
+    held_to,
+    kill_replica,
+    one_by_one,
+    p95,
+    status,
+    streamed,
+    tokens,
+    wait_ready,
+)
 from tests.support.fleet import Machine
 
 import rung
@@ -25,15 +43,17 @@ from rung.fleet.simulator import Outcome, SimulatedNode, Simulation, burst
 _PROMPT = 14
 
 
-def rate(head: Machine, requests: int, most: int, words: str) -> tuple[float, float, float]:
-    """Return tokens a second of requests that are sent at once, and the 95th percentiles of the seconds to their first
-    tokens and to their last."""
+def ask(head: Machine, requests: int, most: int, words: str) -> list[dict[str, Any]]:
+    """Return the answers to requests that are sent at once, each of so many tokens."""
     endless = {"logit_bias": without_end()}
     found = head.ask_all([streamed(chat(number, most, words) | endless) for number in range(requests)])
     assert all(each["status"] == 200 for each in found), [each for each in found if each["status"] != 200][:2]
-    seconds = [each["seconds"] for each in found]
-    first = [each["first"] or each["seconds"] for each in found]
-    return tokens(found) / max(seconds), p95(first), p95(seconds)
+    return found
+
+
+def tokens_per_second(found: Sequence[dict[str, Any]]) -> float:
+    """Return the tokens a second of answers that were requested at once."""
+    return tokens(found) / max(each["seconds"] for each in found)
 
 
 @functools.cache
@@ -44,9 +64,10 @@ def without_end() -> dict[str, float]:
 
 
 def rates_of(head: Machine) -> list[tuple[int, Rates]]:
-    """Return how many answers each node computes at once, and the rates that it measured."""
+    """Return how many answers each node computes at once, and the rates that it is known for now."""
     models = [each["models"][0] for each in status(head)["nodes"] if each["models"]]
-    return [(each["slots"], Rates(**each["rates"])) for each in models]
+    names = [each.name for each in dataclasses.fields(Rates)]
+    return [(each["slots"], Rates(*(each["rates"][name] * each["speed"] for name in names))) for each in models]
 
 
 def simulated(nodes: list[tuple[int, Rates]], requests: int, most: int) -> Outcome:
@@ -55,38 +76,78 @@ def simulated(nodes: list[tuple[int, Rates]], requests: int, most: int) -> Outco
     return Simulation(named).run(burst(requests, _PROMPT, most))
 
 
+def cpu_seconds(machine: Machine) -> float:
+    """Return the seconds of a core that the processes which a machine runs now have taken."""
+    ticks = 0
+    for pid in machine.processes():
+        with contextlib.suppress(OSError):
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def by_node(found: Sequence[dict[str, Any]]) -> str:
+    """Return how many answers each node gave, and when its last one ended."""
+    ends: dict[str, list[float]] = {}
+    for each in found:
+        if names := re.findall(r'"node":\s*"(\w+)"', each["content"]):
+            ends.setdefault(names[-1], []).append(each["seconds"])
+    return ", ".join(f"{name} {len(each)} until {max(each):.1f} s" for name, each in sorted(ends.items()))
+
+
+def alone(head: Machine, nodes: Sequence[Machine], shares: Sequence[float], requests: int, most: int) -> list[float]:
+    """Return the tokens a second of each node while no other one is in the fleet; all leave it."""
+    found = []
+    for number in one_by_one(head, nodes, shares):
+        share = shares[number]
+        found.append(tokens_per_second(ask(head, max(int(requests * share), 8), most, f"alone {number}")))
+        print(f"node {number + 1}, {share:g} of a core: {found[-1]:.1f} tokens/s", flush=True)
+    return found
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.15, 0.3, 0.6])
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
-    alone: list[float] = []
-    known: list[tuple[int, Rates]] = []
-    options = ("--threads", "1", "--parallel", "4")
-    for number, share in enumerate(given.shares, 1):
-        with fleet(1, *options) as (head, node), held_to(node, share):
-            kill_replica(node)  # the next one measures itself as it is held
-            head.wait_for("(?s)is lost.*is ready on n1")
-            alone.append(rate(head, max(int(given.requests * share), 8), given.tokens, "alone")[0])
-            slots, rates = rates_of(head)[0]
-            known.append((slots, Rates(rates.prefill, min(rates.decode, alone[-1]), alone[-1])))
-            print(f"node {number}, {share:g} of a core: {alone[-1]:.1f} tokens/s", flush=True)
-    with fleet(len(given.shares), *options) as (head, *nodes), contextlib.ExitStack() as stack:
+    with (
+        fleet(len(given.shares), "--threads", "1", "--parallel", "4") as (head, *nodes),
+        contextlib.ExitStack() as stack,
+    ):
         for node, share in zip(nodes, given.shares, strict=True):
             stack.enter_context(held_to(node, share))
-            kill_replica(node)
+            kill_replica(node)  # the next one is measured as it is held
         head.wait_for("(?s)" + "is lost.*" * len(nodes))
         wait_ready(head, len(nodes))
         measured = rates_of(head)
-        together, first, last = rate(head, given.requests, given.tokens, "together")
-    own, oracle = (simulated(each, given.requests, given.tokens) for each in (measured, known))
-    print("measured by the nodes themselves:", [rates for _, rates in measured])
-    print(f"simulated from that: {own.tokens_per_second:.1f} tokens/s, first token p95 {own.first_token_p95:.1f} s")
-    print(f"oracle: {oracle.tokens_per_second:.1f} tokens/s, first token p95 {oracle.first_token_p95:.1f} s")
-    print(f"together: {together:.1f} tokens/s, {together / sum(alone):.0%} of their sum {sum(alone):.1f}")
-    print(f"first token p95 {first:.1f} s, {first / oracle.first_token_p95:.2f} x the oracle's; whole p95 {last:.1f} s")
+        rounds, forecasts = [], [measured]
+        for number in range(given.rounds):
+            before, begun = [cpu_seconds(each) for each in (head, *nodes)], time.monotonic()
+            rounds.append(ask(head, given.requests, given.tokens, f"together {number}"))
+            took = time.monotonic() - begun
+            forecasts.append(rates_of(head))
+            cores = [(cpu_seconds(each) - taken) / took for each, taken in zip((head, *nodes), before, strict=True)]
+            print(f"together: {tokens_per_second(rounds[-1]):.1f} tokens/s; {by_node(rounds[-1])}")
+            print("cores that the head, with the client, and nodes took:", ", ".join(f"{each:.2f}" for each in cores))
+        single = alone(head, nodes, given.shares, given.requests, given.tokens)
+    known = [
+        (slots, Rates(rates.prefill, min(rates.decode, rate), rate))
+        for (slots, rates), rate in zip(measured, single, strict=True)
+    ]
+    oracle = simulated(known, given.requests, given.tokens)
+    firsts = f"first token p95 {oracle.first_token_p95:.2f} s"
+    print(f"simulated from the speeds alone, an oracle: {oracle.tokens_per_second:.1f} tokens/s, {firsts}")
+    for found, nodes_then in zip(rounds, forecasts, strict=False):
+        rate, first = tokens_per_second(found), p95(each["first"] or each["seconds"] for each in found)
+        print(f"together: {rate:.1f} tokens/s, {rate / sum(single):.0%} of their sum {sum(single):.1f}, ", end="")
+        print(f"{rate / oracle.tokens_per_second:.0%} of the oracle's; first token p95 {first:.2f} s, ", end="")
+        print(f"{first / oracle.first_token_p95:.2f} x the oracle's")
+        own = simulated(nodes_then, given.requests, given.tokens)
+        print("  nodes were known for", ", ".join(f"{rates.decode_sum:.0f}" for _, rates in nodes_then), end="")
+        print(f" tokens/s before; simulated from that: {own.tokens_per_second / rate - 1:+.0%} tokens/s, ", end="")
+        print(f"first token p95 {own.first_token_p95 / first - 1:+.0%}")
 
 
 if __name__ == "__main__":

@@ -69,6 +69,28 @@ def test_status_names_nodes_models_and_rates(fleet):
     assert "2 of 2 nodes up" in head.rung("fleet", "status").stdout
 
 
+def test_the_page_is_served_and_says_what_was_killed(fleet):
+    head, *_ = fleet
+    code = (
+        "import urllib.request\n"
+        "for path in ('/fleet', '/fleet/fleet.js', '/fleet/status'):\n"
+        "    print(urllib.request.urlopen('http://127.0.0.1:8080' + path, timeout=10).read().decode())\n"
+    )
+    until = time.monotonic() + 60
+    while True:
+        said = head.python(code).stdout
+        found = json.loads(said.splitlines()[-1])
+        failures = [each for each in found["failures"] if each["cause"] == "The process with demo ended."]
+        explained = {each["node"] for each in failures if each["log"]["answer"]}
+        rates = [each["models"][0]["rates"] for each in found["nodes"] if each["models"]]
+        if explained == {"one", "two"} and len(rates) == 2 and all(rates):  # the test before has killed them
+            break
+        assert time.monotonic() < until, said
+        time.sleep(0.2)
+    assert "<title>rung fleet</title>" in said
+    assert all(each["predicted"] > 0 for each in rates)
+
+
 def test_an_unknown_field_and_an_unknown_model_are_refused_as_by_serve(fleet):
     head, *_ = fleet
     assert head.ask("/v1/chat/completions", {**_chat(1), "nonsense": 1})[0] == 400

@@ -46,6 +46,29 @@ def test_a_model_that_no_node_holds_says_why(tmp_path):
     assert found.at_once is None
 
 
+def test_nodes_of_one_name_are_so_many_nodes(tmp_path):
+    question = Question(context=512, batch=1024, memory=parse_memory("650MB"), cache_type="f16")
+    found = []
+    for number, text in enumerate(
+        (2 * '[[nodes]]\ndevice = "i5-8250u"\n', '[[nodes]]\ndevice = "i5-8250u"\ncount = 2\n')
+    ):
+        path = tmp_path / f"nodes{number}.toml"
+        path.write_text(text)
+        found.append(forecast.forecast("demo", forecast.read(path), question))
+    assert [part.layers for part in found[0].parts] == [part.layers for part in found[1].parts]
+    assert found[0].parts[1].layers
+
+
+def test_more_nodes_than_layers_hold_what_they_would_without_the_rest(tmp_path):
+    question = Question(context=512, batch=1024, memory=parse_memory("650MB"), cache_type="f16")
+    found = []
+    for count in (3, 40):
+        path = tmp_path / f"nodes{count}.toml"
+        path.write_text(f'[[nodes]]\ndevice = "i5-8250u"\ncount = {count}\n')
+        found.append(forecast.forecast("demo", forecast.read(path), question))
+    assert [part.layers for part in found[0].parts] == [part.layers for part in found[1].parts] != [""]
+
+
 def test_a_model_that_no_node_holds_alone_is_divided(tmp_path, rung):  # noqa: F811
     path = tmp_path / "nodes.toml"
     path.write_text('[[nodes]]\ndevice = "i5-8250u"\ncount = 3\nname = "laptops"\n')

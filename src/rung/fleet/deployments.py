@@ -19,7 +19,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rung.fleet.messages import CLASS_LABEL, RatesReport, ReplicaState
+from rung.fleet.messages import CLASS_LABEL, NodeLog, RatesReport, ReplicaState
 from rung.fleet.replica import Replica
 from rung.fleet.weights import ModelFile
 from rung.server import protocol
@@ -27,12 +27,14 @@ from rung.server.protocol import Failed, Finished, FromEngine, Generate, Load, M
 
 #: Calls that a replica takes at once: the router of the fleet decides how many there are.
 _MOST_CALLS = 10_000
-#: Seconds between two looks of Ray Serve whether a replica is well, and that one has to end.
-_HEALTH_SECONDS, _STOP_SECONDS = 5.0, 2.0
+#: Seconds between two looks of Ray Serve whether a replica is well, that one has to end, and to explain a log.
+_HEALTH_SECONDS, _STOP_SECONDS, _LOG_SECONDS = 5.0, 2.0, 30.0
 
-#: Tokens of the prompt and of the answers by which a node is measured, answers at most, and seconds that this takes at
-#: least and at most.
-_PROMPT, _TOKENS, _MOST_ANSWERS, _LEAST_SECONDS, _MEASURE_SECONDS = 64, 16, 64, 1.0, 20.0
+#: Tokens of the prompt and of answers by which a node is measured, and those at most of several; answers at most, and
+#: seconds that this takes at least and at most.
+_PROMPT, _TOKENS, _MOST_TOKENS, _MOST_ANSWERS, _LEAST_SECONDS, _MEASURE_SECONDS = 64, 16, 64, 64, 1.0, 20.0
+#: Seconds in which a node becomes as fast as it is at most, and how much faster later rounds of one that is are.
+_SETTLE_SECONDS, _SETTLED = 6.0, 1.1
 #: Tokens that say how fast a node is, and tokens a second where nothing says it: the router measures on.
 _LEAST, _GUESS = 4, 20.0
 #: Nodes of a class at most.
@@ -87,6 +89,7 @@ class Deployment:
                 policy=AutoscalingPolicy(policy_function=count_nodes),
             ),
             max_replicas_per_node=1,
+            logging_config={"log_level": "WARNING", "enable_access_log": False},  # else a line for each call
             max_ongoing_requests=_MOST_CALLS,
             health_check_period_s=_HEALTH_SECONDS,
             graceful_shutdown_wait_loop_s=0.2,
@@ -110,6 +113,11 @@ class Deployment:
         """Return the ``Value`` of a question, or ``Failed``. Raises ``NodeLost``."""
         data = await self._call("ask", None, msgspec.msgpack.encode(question), node=node)
         return protocol.read_from_engine(data[protocol.HEADER :])
+
+    async def log(self, process: int, cause: str, node: str) -> NodeLog:
+        """Return the log of a process that had the model on a node, explained there. Raises ``NodeLost``."""
+        data = await self._call("log", _LOG_SECONDS, process, cause, node=node)
+        return msgspec.msgpack.decode(data, type=NodeLog)
 
     async def divide(self, load: Load, stages: Sequence[ActorHandle], node: str) -> None:
         """Have the replica on a node load the first layers; ``stages`` have the others. Raises ``NodeLost``."""
@@ -150,57 +158,74 @@ async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesRe
     """
     if not info.writes:
         return RatesReport(_GUESS, _GUESS, _GUESS)
-    alone = await _rounds(deployment, node, 1)
-    together = await _rounds(deployment, node, min(info.parallel, _MOST_ANSWERS))
+    alone = await _rounds(deployment, node, 1, _TOKENS)
+    decode = _tokens_per_second(alone) or _GUESS
+    tokens = min(max(int(decode * _LEAST_SECONDS), _TOKENS), _MOST_TOKENS)
+    together = await _rounds(deployment, node, min(info.parallel, _MOST_ANSWERS), tokens)
     if not alone or not together:
         return RatesReport(_GUESS, _GUESS, _GUESS)
-    decode = _tokens_per_second(alone) or _GUESS
-    prompts = sum(each.prompt_seconds for each in alone)
-    prefill = _PROMPT * len(alone) / prompts if prompts else decode
-    return RatesReport(prefill, decode, max(_tokens_per_second(together) or decode, decode))
+    reading = sum(each.prompt_seconds for each in alone)
+    prefill = _PROMPT * len(alone) / reading if reading else decode
+    most = max(_tokens_per_second(together) or decode, decode)
+    return RatesReport(prefill, decode, most, alone[-1].predicted)
 
 
 class _Round(NamedTuple):
-    """Answers that were computed together: their tokens, seconds from the first token to the last, and of prompts."""
+    """Answers that were computed together: the tokens that came while all of them were written, in so many seconds;
+    the seconds of their prompts, and the tokens a second that were predicted of one alone."""
 
     tokens: int
     seconds: float
     prompt_seconds: float
+    predicted: float
 
 
-async def _rounds(deployment: Deployment, node: str, count: int) -> list[_Round]:
-    """Return rounds of so many answers that are computed together; none where one takes too long.
+async def _rounds(deployment: Deployment, node: str, count: int, tokens: int) -> list[_Round]:
+    """Return the later half of rounds of so many answers of so many tokens that are computed together; none where one
+    takes too long.
 
-    They go on for ``_LEAST_SECONDS``: a processor with a quota is as fast as one without for the first moments.
+    They go on for ``_LEAST_SECONDS``, since a processor with a quota is as fast as one without for the first moments,
+    and as long as they become faster: a process that has begun compiles while it answers.
     """
     rounds: list[_Round] = []
     begun = time.monotonic()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_MEASURE_SECONDS):
-            while not rounds or time.monotonic() - begun < _LEAST_SECONDS:
-                rounds.append(await _round(deployment, node, count, len(rounds)))
-    return rounds
+            while True:
+                rounds.append(await _round(deployment, node, count, tokens, len(rounds)))
+                seconds, half = time.monotonic() - begun, len(rounds) // 2
+                before, now = (_tokens_per_second(each) or 0.0 for each in (rounds[:half], rounds[half:]))
+                if seconds > _SETTLE_SECONDS or (seconds > _LEAST_SECONDS and 0 < now < _SETTLED * before):
+                    break
+    return rounds[len(rounds) // 2 :]
 
 
-async def _round(deployment: Deployment, node: str, count: int, number: int) -> _Round:
+async def _round(deployment: Deployment, node: str, count: int, tokens: int, number: int) -> _Round:
     """Return a round of so many answers to one prompt, which is another in each round."""
     prompts: list[Any] = [[5 + (count + 7 * number + k) % 90 for k in range(_PROMPT)]]
-    several = [{"max_tokens": _TOKENS, "temperature": 1.0, "seed": seed} for seed in range(count)]
+    several = [{"max_tokens": tokens, "temperature": 1.0, "seed": seed} for seed in range(count)]
     requests = [Generate(prompts=prompts, options=options, owner="measure") for options in several]
-    ends = await asyncio.gather(*(_answer(deployment, request, node) for request in requests))
-    first, last = min(each[0] for each in ends), max(each[1] for each in ends)
-    return _Round(sum(each[2] for each in ends) - count, last - first, sum(each[3] for each in ends))
+    found = await asyncio.gather(*(_answer(deployment, request, node) for request in requests))
+    reading = sum(each.prompt_seconds for _, each in found)
+    predicted = found[0][1].report.get("predicted", {}).get("decode_tokens_per_second")
+    all_came = [each for came, _ in found for each in came]
+    begin = max((came[0][0] for came, _ in found if came), default=0.0)
+    end = min((came[-1][0] for came, _ in found if came), default=0.0)
+    written = sum(count for time, count in all_came if begin < time <= end)
+    if written < _LEAST and all_came:  # some ended before others began
+        begin, end = min(all_came)[0], max(all_came)[0]
+        written = sum(count for time, count in all_came if time > begin)
+    return _Round(written, end - begin, reading, predicted or 0.0)
 
 
-async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[float, float, int, float]:
-    """Return when the first token and the last one of an answer came, how many, and the seconds of its prompt. Raises
-    ``NodeLost``."""
-    first = last = 0.0
+async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[list[tuple[float, int]], Finished]:
+    """Return when how many tokens of an answer came, and its end. Raises ``NodeLost``."""
+    came: list[tuple[float, int]] = []
     async for event in deployment.generate(request, node):
-        last = time.monotonic()
-        first = first or (last if isinstance(event, Step) else 0.0)
+        if isinstance(event, Step):
+            came.append((time.monotonic(), sum(len(delta.tokens) for delta in event.deltas)))
         if isinstance(event, Finished):
-            return first or last, last, event.completion_tokens, event.prompt_seconds
+            return came, event
         if isinstance(event, Failed):
             raise NodeLost(node)
     raise NodeLost(node)

@@ -27,6 +27,8 @@ _MOST_LOST = 8
 _NODE_SECONDS = 30.0
 #: Tokens of an answer of which nobody says how many there are, before any has ended, and the share of a new one.
 _FIRST_TOKENS, _NEW_SHARE = 256, 0.1
+#: Sentences about steps down of a node at most.
+_MOST_STEPS = 20
 #: Statuses of a node that another node may not have.
 _OF_NODE = frozenset({500, 503})
 
@@ -49,10 +51,16 @@ class _ReplicaOnNode:
 
 
 class FleetEngine:
-    """One model on the nodes that have it. ``on_note`` is called with sentences for whoever started the fleet."""
+    """One model on the nodes that have it. ``on_note`` is called with sentences for whoever started the fleet,
+    ``on_failure`` with Ray's id of a node on which an answer failed, and why."""
 
-    def __init__(self, name: str, on_note: Callable[[str], None]) -> None:
-        self.name, self._on_note = name, on_note
+    def __init__(
+        self,
+        name: str,
+        on_note: Callable[[str], None],
+        on_failure: Callable[[str, str], None] = lambda node, cause: None,
+    ) -> None:
+        self.name, self._on_note, self._on_failure = name, on_note, on_failure
         self.keep_alive = math.inf
         self.failed: Failed | None = None
         self.adapters: dict[int, float] | None = None
@@ -62,6 +70,8 @@ class FleetEngine:
         self._begun: dict[int, asyncio.Future[Node]] = {}
         self._change = asyncio.Event()
         self._tokens = float(_FIRST_TOKENS)
+        #: Sentences about what ran slower on a node than it could, or with other bytes, by the node's name.
+        self._steps: dict[str, dict[str, None]] = {}
 
     # ---- nodes
 
@@ -77,7 +87,8 @@ class FleetEngine:
         self.lose(node)
         self._replicas[node] = _ReplicaOnNode(deployment, name, state)
         self.failed = None
-        self.router.add(Node(node, state.model.parallel, Rates(**msgspec.structs.asdict(state.rates))))
+        rates = Rates(state.rates.prefill, state.rates.decode, state.rates.decode_sum)
+        self.router.add(Node(node, state.model.parallel, rates))
         room = f"{state.model.parallel} answers at once, context {state.model.context:,}"
         self._on_note(f"{self.name} is ready on {name}: {state.model.format}, {room}")
         self._changed()
@@ -106,7 +117,15 @@ class FleetEngine:
             return ModelStatus(self.name, "loading" if failed is None else failed.cause)
         running, model = sum(job.answers for job in known.running.values()), replica.model
         facts = model.format, model.memory, model.context, known.slots, running, replica.state.rates
-        return ModelStatus(self.name, "leaving" if known.is_draining else "ready", *facts, known.speed)
+        state_word, steps = "leaving" if known.is_draining else "ready", list(self._steps.get(replica.name, ()))
+        return ModelStatus(self.name, state_word, *facts, known.speed, steps=steps)
+
+    def _note_step(self, node: str, sentence: str) -> None:
+        """Note a step down on a node, once, and say it."""
+        known = self._steps.setdefault(node, {})
+        if sentence not in known and len(known) < _MOST_STEPS:
+            known[sentence] = None
+            self._on_note(f"{self.name} on {node}: {sentence}")
 
     def _changed(self) -> None:
         """Begin the requests that can, and have everybody look again who waits for something here."""
@@ -210,6 +229,7 @@ class FleetEngine:
             replica = await self._choose_replica(job)
             if before is not None and before.bytes_of != replica.bytes_of:
                 replay.step_down()
+                self._note_step(replica.name, f"answers of {before.name} went on here, with other bytes")
             before = replica
             try:
                 async with aclosing(self._events(replica, replay, job)) as events:
@@ -264,6 +284,8 @@ class FleetEngine:
                     if event.code == STAGE_LOST:
                         self.lose(replica.state.node)
                     if event.status in _OF_NODE and not event.code.startswith("context"):
+                        if event.code != "model_loading":  # a process that is new there
+                            self._on_failure(replica.state.node, event.cause)
                         raise NodeLost(replica.name)
                     raise ApiError.of_failure(event)
                 if isinstance(event, Started):
@@ -277,6 +299,9 @@ class FleetEngine:
                 elif isinstance(event, Finished):
                     replay.end(event)
                     event.report["node"] = replica.name
+                    for step in event.report.get("steps", ()):
+                        what = f"{step['op']} from {step['rung']} to {step['to']}"
+                        self._note_step(replica.name, f"{what} on {step['device']}: {step['reason']}")
                     self._tokens += _NEW_SHARE * (event.completion_tokens - self._tokens)
                     yield event
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,11 +141,16 @@ def forecast(model: str, kinds: Sequence[Kind], question: Question) -> Forecast:
 def _divided(model: str, kinds: Sequence[Kind], question: Question) -> tuple[Part, ...]:
     """Return the parts of a model that no node holds, over processors; none where it is not here, or does not fit."""
     processors = dict[str, Device]()
+    totals = Counter({kind.name: 0 for kind in kinds})
+    for kind in kinds:
+        totals[kind.name] += kind.count
+    numbers = {name: itertools.count(1) for name in totals}
     for kind in kinds:
         device = next((each for each in select_groups((kind.device,), None, False)[0] if each.kind == "cpu"), None)
         if device is not None:
-            names = [kind.name] if kind.count == 1 else [f"{kind.name} {number}" for number in range(1, kind.count + 1)]
-            processors |= dict.fromkeys(names[:_MOST_PARTS], device)
+            name, count = kind.name, min(kind.count, _MOST_PARTS)
+            names = [name] if totals[name] == 1 else [f"{name} {next(numbers[name])}" for _ in range(count)]
+            processors |= dict.fromkeys(names, device)
     format = next(iter(question.formats), None)
     options = {"context": question.context, "memory": dict(question.memory) or None, "parallel": question.batch}
     more = {"cache_type": question.cache_type, "format": format}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from rung.fleet import control, node, ray_node
+from rung.fleet import control, node, page, ray_node
 from rung.fleet.control_client import PORT
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
@@ -94,7 +94,14 @@ def up(
             pool.connect()
             pool.enter(report)
             pool.url = f"http://{settings.host}:{settings.port}"
-            server.serve(replace(settings, models={}), on_note, on_key=on_key, pool=pool)
+            server.serve(
+                replace(settings, models={}),
+                on_note,
+                on_key=on_key,
+                on_page=lambda address: on_note(f"{address}fleet   the nodes, what they do, and what failed"),
+                pool=pool,
+                more=page.endpoints(pool),
+            )
             folder.clear()  # after an error the keys stay, so that nodes of the fleet come back
         finally:
             running.stop()

@@ -59,11 +59,13 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 class RatesReport(msgspec.Struct, frozen=True):
-    """Tokens a second that a replica measured: of prompts, of one answer alone, of all its answers together."""
+    """Tokens a second that a replica measured: of prompts, of one answer alone, of all its answers together; and that
+    were predicted of one answer alone, 0 where nothing is known."""
 
     prefill: float
     decode: float
     decode_sum: float
+    predicted: float = 0.0
 
 
 class StageReport(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
 class ModelStatus(msgspec.Struct, frozen=True):
     """A model on a node: ``state`` is ready, loading, or why it does not run; rates as measured, ``speed`` the share of
     them that the router sees now; ``running`` are answers. ``layers`` says which ones a node has, where several have
-    one model."""
+    one model; ``steps`` are sentences about what ran slower there than it could, or with other bytes."""
 
     model: str
     state: str
@@ -100,6 +102,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     rates: RatesReport | None = None
     speed: float = 1.0
     layers: str = ""
+    steps: list[str] = []
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -110,8 +113,26 @@ class NodeStatus(msgspec.Struct, frozen=True):
     models: list[ModelStatus]
 
 
+class NodeLog(msgspec.Struct, frozen=True):
+    """The end of a log, and what ``explain`` says of it: the cause, how sure it is, and fixes with their commands."""
+
+    log: str = ""
+    answer: str = ""
+    fixes: list[tuple[str, str]] = []
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A failure of a node, or of a model on it: when (seconds since 1970), why, and the log there."""
+
+    node: str
+    model: str
+    time: float
+    cause: str
+    log: NodeLog
+
+
 class FleetStatus(msgspec.Struct, frozen=True):
-    """The fleet: where it serves, its nodes, and how many requests wait."""
+    """The fleet: where it serves, its nodes, how many requests wait, and what failed lately, the latest first."""
 
     url: str
     ray: str
@@ -119,13 +140,15 @@ class FleetStatus(msgspec.Struct, frozen=True):
     nodes: list[NodeStatus]
     waiting: int
     models: list[ServedModel] = []
+    failures: list[Failure] = []
 
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """A model of the fleet, and the SHA-256 in hex of its files, by their names."""
+    """A model of the fleet, the SHA-256 in hex of its files, by their names, and how many requests wait for it."""
 
     name: str
     files: dict[str, str]
+    waiting: int = 0
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +26,10 @@ from rung.fleet.deployments import Deployment, NodeLost, actor_on, measure
 from rung.fleet.engine import FleetEngine
 from rung.fleet.messages import (
     CLASS_LABEL,
+    Failure,
     FleetStatus,
     ModelStatus,
+    NodeLog,
     NodeReport,
     NodeStatus,
     RatesReport,
@@ -34,6 +38,7 @@ from rung.fleet.messages import (
     StageReport,
     Versions,
 )
+from rung.fleet.replica import explained
 from rung.fleet.work.stages import Division, StageHost, divide
 from rung.hardware import detect
 from rung.models.card import ModelCard
@@ -45,6 +50,8 @@ from rung.server.protocol import Failed, Load
 
 #: Seconds between two looks at the nodes, that a replica has to answer, and that one which computes may be silent.
 _LOOK, _STATE_SECONDS, _SILENT_SECONDS = 0.5, 5.0, 10.0
+#: Failures that are kept, and seconds in which the same one is noted once.
+_FAILURES, _SAME_SECONDS = 20, 30.0
 #: Seconds that the first model has to be ready on a node.
 _START_SECONDS = 300.0
 
@@ -81,7 +88,9 @@ class DividedModel:
 def _processor(report: NodeReport) -> Device:
     """Return the processor of a node as plans know it: of this machine's kind, with its memory and speed."""
     (own,) = [each for each in detect.devices() if each.kind == "cpu"]
-    found = next(each for each in report.devices if each.id == own.id)
+    found = next((each for each in report.devices if each.id == own.id), None)
+    if found is None:
+        raise RungError(f"{report.name} says nothing of its processor.", code="fleet-no-node")
     bandwidth = found.bandwidth or None
     return replace(own, name=found.name, memory=found.memory, free=found.budget, bandwidth=bandwidth)
 
@@ -109,7 +118,11 @@ class FleetPool:
         self._loads, self._address, self._versions, self._on_note = models, address, versions, on_note
         self._watching, self.end = watching, end
         self.url = ""
-        self.engines = {name: FleetEngine(name, on_note) for name in models}
+        self.engines = {
+            name: FleetEngine(name, on_note, functools.partial(self._note_failure, name)) for name in models
+        }
+        self._failures: deque[Failure] = deque(maxlen=_FAILURES)
+        self._explaining: set[asyncio.Task[None]] = set()
         self._reports: dict[str, NodeReport] = {}
         self._leaving: set[str] = set()
         self._deployments: dict[tuple[str, str], Deployment] = {}
@@ -175,6 +188,7 @@ class FleetPool:
     async def stop(self) -> None:
         """End what watches the nodes."""
         tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._rates.values(), *self._dividing.values()]
+        tasks += self._explaining
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -198,7 +212,8 @@ class FleetPool:
         """Look at the nodes as long as the fleet runs."""
         while True:
             found = await asyncio.to_thread(ray.nodes)
-            self._nodes = {each["NodeID"]: each for each in found if each["Alive"]}
+            before, self._nodes = self._nodes, {each["NodeID"]: each for each in found if each["Alive"]}
+            self._note_lost(before, found)
             for node in [node for model in self.engines.values() for node in list(model.router.nodes)]:
                 if node not in self._nodes:
                     self._lose(node)
@@ -239,12 +254,14 @@ class FleetPool:
         for model, engine in self.engines.items():
             key, deployment = (model, node), self._deployments[model, self._class_of(node)]
             try:
-                state = self._states[key] = await deployment.state(node, _STATE_SECONDS)
+                known, state = self._states.get(key), await deployment.state(node, _STATE_SECONDS)
+                self._states[key] = state
             except NodeLost:
                 if time.monotonic() - self._last_seen.get(key, 0.0) > _SILENT_SECONDS:
                     engine.lose(node)
                 continue
             self._last_seen[key] = time.monotonic()
+            self._note_change(model, known, state)
             if (divided := self._divided.get(model)) is not None and not divided.is_whole(self._able()):
                 if divided.first == node and not divided.is_whole(self._nodes):
                     engine.lose(node)
@@ -263,7 +280,12 @@ class FleetPool:
         key = engine.name, state.node, state.process
         if (known := self._rates.get(key)) is None or (known.done() and known.exception() is not None):
             known = self._rates[key] = asyncio.ensure_future(measure(deployment, state.model, state.node))
-        return msgspec.structs.replace(state, rates=known.result()) if known.done() else state
+        if not known.done():
+            return state
+        rates, divided = known.result(), self._divided.get(engine.name)
+        if divided is not None:  # a part alone is predicted there
+            rates = msgspec.structs.replace(rates, predicted=divided.division.alone)
+        return msgspec.structs.replace(state, rates=rates)
 
     async def _divide(self, model: str, engine: FleetEngine) -> None:
         """Divide a model that no node holds alone over those of the class that has most of them; once for the same
@@ -327,6 +349,57 @@ class FleetPool:
         for engine in self.engines.values():
             engine.lose(node)
 
+    # ---- what failed
+
+    def _note_lost(self, before: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
+        """Note the nodes of ``before`` that are gone, with what Ray says of them in ``found``."""
+        reasons = {each["NodeID"]: each.get("DeathReasonMessage") or "" for each in found}
+        for node in before.keys() - self._nodes.keys():
+            name = str(before[node]["NodeName"])
+            if before[node]["Labels"].get(CLASS_LABEL) and name not in self._leaving:
+                cause = f"The node does not answer any more. {reasons.get(node, '')}".strip()
+                self._explain(name, "", cause, None)
+
+    def _note_change(self, model: str, before: ReplicaState | None, state: ReplicaState) -> None:
+        """Note what a replica says that has failed, or that is another process than the one before."""
+        if before is not None and before.process != state.process:
+            self._note_failure(model, state.node, f"The process with {model} ended.", before.process)
+        if state.failed is not None and (before is None or before.failed != state.failed):
+            self._note_failure(model, state.node, " ".join([state.failed.cause, *state.failed.facts]), state.process)
+
+    def _note_failure(self, model: str, node: str, cause: str, process: int | None = None) -> None:
+        """Note that a model failed on a node; ``process`` is the one whose log says why, else the one that has it."""
+        if node in self._nodes and self._name_of(node) not in self._leaving:
+            state, deployment = self._states.get((model, node)), self._deployments.get((model, self._class_of(node)))
+            process = process if process is not None or state is None else state.process
+            ask = None
+            if deployment is not None and process is not None:
+                ask = functools.partial(deployment.log, process, cause, node)
+            self._explain(self._name_of(node), model, cause, ask)
+
+    def _explain(self, name: str, model: str, cause: str, ask: Callable[[], Awaitable[NodeLog]] | None) -> None:
+        """Have a failure explained, where its log is if that machine answers; once where it comes several times."""
+        now = time.time()
+        same = (name, model, cause)
+        if any((f.node, f.model, f.cause) == same and now - f.time < _SAME_SECONDS for f in self._failures):
+            return
+        failure = Failure(name, model, now, cause, NodeLog())
+        self._failures.appendleft(failure)
+
+        async def explain() -> None:
+            found = None
+            if ask is not None:
+                with contextlib.suppress(NodeLost):
+                    found = await ask()
+            if found is None:
+                found = await asyncio.to_thread(explained, "", cause, {})
+            with contextlib.suppress(ValueError):  # so many failed meanwhile that it is forgotten
+                self._failures[self._failures.index(failure)] = msgspec.structs.replace(failure, log=found)
+
+        task = asyncio.ensure_future(explain())
+        self._explaining.add(task)
+        task.add_done_callback(self._explaining.discard)
+
     # ---- as other machines know the fleet
 
     def enter(self, report: NodeReport, *, again: bool = False) -> None:
@@ -360,7 +433,8 @@ class FleetPool:
             models = [self._status_on(node, model, engine) for model, engine in self.engines.items()]
             shown.append(NodeStatus(report, state, models if node and report.device_class else []))
         waiting = sum(engine.router.waiting for engine in self.engines.values())
-        return FleetStatus(self.url, self._address, self._versions, shown, waiting, self._served())
+        failures = list(self._failures)
+        return FleetStatus(self.url, self._address, self._versions, shown, waiting, self._served(), failures)
 
     def _status_on(self, node: str, model: str, engine: FleetEngine) -> ModelStatus:
         """Return how a model is on a node, and which of its layers are there."""
@@ -378,4 +452,4 @@ class FleetPool:
     def _served(self) -> list[ServedModel]:
         """Return the models with the hashes of their files."""
         hashes = {name: {each.name: each.sha256 for each in files} for name, files in self._files.items()}
-        return [ServedModel(name, found) for name, found in hashes.items()]
+        return [ServedModel(name, found, self.engines[name].router.waiting) for name, found in hashes.items()]

@@ -85,6 +85,15 @@ def free_port(address: str) -> int:
         ) from error
 
 
+def logs(folder: Folder) -> Path | None:
+    """Return where Ray's processes of this machine write their logs; None where none run."""
+    try:
+        found = Path((folder.path / _SESSION).read_text("utf-8")) / "session_latest" / "logs"
+    except FileNotFoundError:
+        return None
+    return found if found.is_dir() else None
+
+
 class RayNode:
     """The processes of Ray on this machine, ended with ``stop``."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -15,8 +15,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from rung.core.errors import RungError
 from rung.core.settings import CPU_LEVEL
-from rung.fleet import weights
-from rung.fleet.messages import ReplicaState
+from rung.diagnosis import machine
+from rung.diagnosis.explain import explain_log
+from rung.fleet import ray_node, weights
+from rung.fleet.keys.folder import Folder
+from rung.fleet.messages import NodeLog, ReplicaState
 from rung.fleet.weights import ModelFile
 from rung.server import protocol
 from rung.server.child.machines import STAGE_LOST
@@ -25,6 +28,13 @@ from rung.server.errors import ApiError
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Delta, Failed, Generate, Load, Question, Step, Value
 
+#: Bytes of a log that are read, and those of them that are shown; fixes that are shown.
+_READ, _SHOWN, _FIXES = 2**18, 2**13, 3
+#: How lines begin that Ray writes into the log of every process.
+_OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
+#: The answer for a process that ended without a word, and what shows whether the system ended it.
+_ENDED = "Its log has no error: somebody ended it, or the system did, for want of memory."
+_BY_SYSTEM = "look whether the system ended it", "journalctl -k | grep -i 'killed process'"
 _question = msgspec.msgpack.Decoder(Question)
 _generate = msgspec.msgpack.Decoder(Generate)
 
@@ -120,12 +130,44 @@ class Replica:
         except ApiError as error:
             yield protocol.frame(_failed(error))
 
+    async def log(self, process: int, cause: str, node: str) -> bytes:
+        """Return a ``NodeLog`` of a process that has, or had, the model on this node, whose failure has a cause."""
+        if node != self._node:
+            raise ApiError(503, "That is another node.", code="model_loading")
+        log = await asyncio.to_thread(_log_of, process)
+        if not log.strip() and process != os.getpid():
+            return msgspec.msgpack.encode(NodeLog("", _ENDED, [_BY_SYSTEM]))
+        return msgspec.msgpack.encode(await asyncio.to_thread(explained, log, cause, machine.this_machine()))
+
     async def ask(self, question: bytes, node: str) -> bytes:
         """Return a frame with the ``Value`` of a question, or ``Failed``."""
         try:
             return protocol.frame(Value(0, await self._engine(node).ask(_question.decode(question))))
         except ApiError as error:
             return protocol.frame(_failed(error))
+
+
+def _log_of(process: int) -> str:
+    """Return the end of what a process of Ray, and those that it started, wrote on this machine; empty where nothing is
+    left."""
+    folder = ray_node.logs(Folder.of_settings())
+    found = b""
+    for path in () if folder is None else sorted(folder.glob(f"worker-*-{process}.err")):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            file.seek(max(path.stat().st_size - _READ, 0))
+            found += file.read(_READ)
+    lines = found.decode("utf-8", "replace").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(_OF_RAY))
+
+
+def explained(log: str, cause: str, environment: Mapping[str, Any]) -> NodeLog:
+    """Return the end of a log with what ``explain`` says of it and of a cause, on a machine with these facts."""
+    found = explain_log([f"{log}\n{cause}\n".encode()], environment)
+    shown = log.encode()[-_SHOWN:].decode("utf-8", "ignore")
+    if found.cause is None or found.unsure:
+        return NodeLog(shown, found.sentence if found.cause is None else f"Not sure. The likeliest: {found.sentence}")
+    answer = f"{str(found.certainty).capitalize()}: {found.sentence}"
+    return NodeLog(shown, answer, [(fix.text, fix.command or "") for fix in found.fixes[:_FIXES]])
 
 
 def _failed(error: ApiError) -> Failed:

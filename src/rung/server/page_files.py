@@ -1,4 +1,4 @@
-"""The chat page at ``/``: the files of ``page/``, each under its own path, with headers that keep a browser to them.
+"""Pages: the files of a folder, each under its own path, with headers that keep a browser to them.
 
 No path of a request is ever joined to a folder: each file has an endpoint.
 """
@@ -60,11 +60,12 @@ def _files(folder: Traversable, path: str = "") -> Iterator[tuple[str, PageFile]
             yield path + entry.name, PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def _endpoints() -> Iterator[Endpoint]:
-    for path, file in _files(resources.files("rung.server") / "page"):
-        where = "/" if path == "index.html" else f"/page/{path}"
+def endpoints(folder: Traversable, page: str, rest: str) -> Iterator[Endpoint]:
+    """Yield what serves the files of a folder: ``index.html`` at the path ``page``, the others below ``rest``."""
+    for path, file in _files(folder):
+        where = page if path == "index.html" else f"{rest}/{path}"
         yield Endpoint("GET", where, file.respond, needs_key=False)
 
 
 #: The page, for everybody: it has no secrets, and asks for the key that its requests need.
-ENDPOINTS = tuple(_endpoints())
+ENDPOINTS = tuple(endpoints(resources.files("rung.server") / "page", "/", "/page"))

@@ -8,7 +8,7 @@ import errno
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from rung.server.connection import Protocol
 from rung.server.engines import Pool
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
-from rung.server.service import Service
+from rung.server.service import Endpoint, Service
 from rung.server.store.client import StoreClient
 
 #: Bytes of the head of a request at most.
@@ -144,8 +144,9 @@ def serve(
     on_key: Callable[[str], None] = lambda text: None,
     on_page: Callable[[str], None] = lambda address: None,
     pool: Pool | None = None,
+    more: Sequence[Endpoint] = (),
 ) -> None:
-    """Serve models, or those of ``pool``, until SIGTERM or Ctrl-C; SIGTERM lets answers end first.
+    """Serve models, or those of ``pool``, and ``more``, until SIGTERM or Ctrl-C; SIGTERM lets answers end first.
 
     When the models are loaded, ``on_note`` hears the address, and ``on_page`` gets that of the page for a browser on
     this machine. ``on_key`` hears of a key that was made. Raises ``RungError`` where a model cannot be loaded or
@@ -168,7 +169,7 @@ def serve(
         if pool is None:
             options = settings.options, settings.memory, settings.keep_alive
             pool = ModelPool(settings.models, *options, on_note, on_progress, settings.any_name)
-        asyncio.run(_serve(settings, keys, listener, pool, on_ready))
+        asyncio.run(_serve(settings, keys, listener, pool, on_ready, more))
 
 
 def _address(host: str, port: int, is_tls: bool) -> str:
@@ -182,6 +183,7 @@ async def _serve(
     listener: socket.socket,
     pool: Pool,
     on_ready: Callable[[], None],
+    more: Sequence[Endpoint],
 ) -> None:
     """Serve until a signal; ``on_ready`` is called when the models of the command line are loaded."""
     offline = bool((settings.options or {}).get("offline"))
@@ -192,7 +194,8 @@ async def _serve(
         saves_slots=settings.saves_slots,
     )
     hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
-    app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS + page_files.ENDPOINTS)
+    served = (*ENDPOINTS, *page_files.ENDPOINTS, *more)
+    app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), served)
     config = http_config(app, settings.drain, settings.tls_cert, settings.tls_key)
     server = _Server(config)
     app.connections = server.server_state.connections

@@ -159,7 +159,7 @@ class Tab:
     def go(self, url: str) -> None:
         """Load an address and wait until the page has drawn itself."""
         self.call("Page.navigate", url=url)
-        self.wait("document.getElementById('message') !== null")
+        self.wait("document.querySelector('#message, .fleet') !== null")
 
     def reload(self) -> None:
         """Load the page again."""

@@ -1,5 +1,5 @@
 """Work in pieces for the nodes of a fleet, which take the next piece when they have done one: ``rung quantize --fleet``
-encodes tensors so, ``rung explain --jsonl --fleet`` explains rows."""
+encodes tensors so, ``rung explain --jsonl --fleet`` explains rows, ``rung compare --fleet`` measures formats."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from rung.core.errors import RungError
 from rung.core.types import Format
 from rung.fleet.deployments import actor_on
 from rung.fleet.messages import CLASS_LABEL
+from rung.fleet.weights import FileSource, ModelFile
 from rung.formats import Encoded
 
-#: Pieces that a node has: one that it computes, and one that is on its way.
+#: Pieces that a node has unless somebody says otherwise: one that it computes, and one that is on its way.
 _EACH = 2
 #: Seconds between two looks which nodes are there, and in which the first one has to be.
 _LOOK, _NODE_SECONDS = 2.0, 60.0
@@ -33,11 +34,11 @@ Row: TypeAlias = tuple[int, str]
 class Nodes(Generic[P]):
     """The nodes that compute, each with an actor of ``kind``, whose ``do`` takes a piece; ``arguments`` make it.
 
-    What was on a node that is lost goes to others.
+    What was on a node that is lost goes to others. A node has ``each`` pieces at once.
     """
 
-    def __init__(self, kind: type, arguments: Sequence[Any], on_note: Callable[[str], None]) -> None:
-        self._kind, self._arguments, self._on_note = kind, arguments, on_note
+    def __init__(self, kind: type, arguments: Sequence[Any], on_note: Callable[[str], None], each: int = _EACH) -> None:
+        self._kind, self._arguments, self._on_note, self._each = kind, arguments, on_note, each
         self._names: dict[str, str] = {}
         self._actors: dict[str, Any] = {}
         self._under_way: dict[Any, tuple[str, P]] = {}
@@ -92,13 +93,18 @@ class Nodes(Generic[P]):
             busy[node] = busy.get(node, 0) + 1
         while True:
             node = min(self._actors, key=lambda each: busy[each])
-            if busy[node] >= _EACH:
+            if busy[node] >= self._each:
                 return
             piece = self._again.pop() if self._again else next(source, None)
             if piece is None:
                 return
             self._under_way[self._actors[node].do.remote(piece)] = node, piece
             busy[node] += 1
+
+
+def source_of(files: Sequence[ModelFile]) -> Any:
+    """Return an actor on this machine of which nodes fetch these files."""
+    return actor_on(ray.get_runtime_context().get_node_id(), FileSource, files)
 
 
 class Encoder:
@@ -153,12 +159,16 @@ class Answerer:
 
 
 class Rows:
-    """Have the nodes call a function with rows; ``counts`` says how many each node did, by its name."""
+    """Have the nodes call a function with rows, at most ``rows`` in a piece and ``each`` pieces a node; ``counts`` says
+    how many each node did, by its name, and ``names`` which node did a row, where a piece is one."""
 
-    def __init__(self, function: Callable[[Row], str], on_note: Callable[[str], None]) -> None:
-        self._nodes = Nodes[tuple[int, list[Row]]](Answerer, [function], on_note)
+    def __init__(
+        self, function: Callable[[Row], str], on_note: Callable[[str], None], rows: int = _ROWS, each: int = _EACH
+    ) -> None:
+        self._nodes, self._rows = Nodes[tuple[int, list[Row]]](Answerer, [function], on_note, each), rows
         self._next = 0
         self.counts: dict[str, int] = {}
+        self.names: dict[int, str] = {}
 
     def __call__(self, rows: Iterator[Row]) -> Iterator[str]:
         """Yield the values of the function, in the order of the rows, each once. Raises ``RungError``."""
@@ -166,6 +176,8 @@ class Rows:
         for name, (number, piece), found in self._nodes.done(self._pieces(rows)):
             self.counts[name] = self.counts.get(name, 0) + len(piece)
             done[number] = found
+            if self._rows == 1:
+                self.names[number] = name
             while self._next in done:
                 yield from done.pop(self._next)
                 self._next += 1
@@ -176,7 +188,7 @@ class Rows:
             while number - self._next > _MOST_DONE:
                 yield None
             piece, characters = list[Row](), 0
-            for row in itertools.islice(rows, _ROWS):
+            for row in itertools.islice(rows, self._rows):
                 piece.append(row)
                 characters += len(row[1])
                 if characters > _CHARACTERS:

@@ -74,13 +74,17 @@ def divide(card: ModelCard, nodes: Mapping[str, Device], options: Mapping[str, A
     ``nodes`` have their processors by name; ``options`` are those of ``rung.load``, whose ``memory`` is for each node.
     Raises ``DoesNotFit`` where all nodes together do not hold it.
     """
-    order = sorted(nodes, key=lambda name: -_budget(nodes[name], options))
+    order = sorted(nodes, key=lambda name: -_budget(nodes[name], options))[: len(card.decoder.layers)]
     for context in contexts_of(Subject.of_card(card), options.get("context")):
-        for count in range(2, len(order) + 1):
+        plans = _Plans(card, {**options, "context": context})
+
+        def parts(count: int, plans: _Plans = plans) -> list[Part]:
             chosen = sorted(order[:count], key=lambda name: -(nodes[name].bandwidth or 0))
-            found = _Dividing(card, [(name, nodes[name]) for name in chosen], {**options, "context": context}).parts()
-            if found:
-                return Division(tuple(found), context)
+            return _Dividing(plans, [(name, nodes[name]) for name in chosen]).parts()
+
+        if parts(len(order)):
+            found = next(filter(None, map(parts, range(2, len(order) + 1))))
+            return Division(tuple(found), context)
     budgets = [f"{name}: {size(_budget(device, options))}" for name, device in nodes.items()]
     raise DoesNotFit(
         f"{card.name} does not fit on {len(nodes)} nodes together.",
@@ -96,13 +100,34 @@ def _budget(device: Device, options: Mapping[str, Any]) -> int:
     return device.budget if requested is None else min(requested, most_memory(device))
 
 
+class _Plans:
+    """The plans for layers of a model on processors that have any memory; those that differ in name and speed alone
+    need as much."""
+
+    def __init__(self, card: ModelCard, options: Mapping[str, Any]) -> None:
+        self.card, self.all_options = card, options
+        self.options = {name: value for name, value in options.items() if name not in ("memory", "device")}
+        self._most = functools.cache(self._most_of)
+
+    def plan(self, device: Device, first: int, last: int, parallel: int | None = None) -> Plan:
+        """Return the plan for some layers on a processor."""
+        options = self.options if parallel is None else {**self.options, "parallel": parallel}
+        return plan_part(self.card, first, last, [replace(device, memory=2**50, free=2**50)], **options)[0]
+
+    def most(self, device: Device, first: int, last: int) -> int:
+        """Return the bytes that some layers take at most."""
+        return self._most(replace(device, name="", memory=0, free=0, bandwidth=None), first, last)
+
+    def _most_of(self, device: Device, first: int, last: int) -> int:
+        return self.plan(device, first, last).placements[0].memory.most
+
+
 class _Dividing:
     """The search for the shortest parts of a model on nodes in an order."""
 
-    def __init__(self, card: ModelCard, nodes: Sequence[tuple[str, Device]], options: Mapping[str, Any]) -> None:
-        self._card, self._nodes = card, nodes
-        self._options = {name: value for name, value in options.items() if name not in ("memory", "device")}
-        self._budgets = [_budget(device, options) for _, device in nodes]
+    def __init__(self, plans: _Plans, nodes: Sequence[tuple[str, Device]]) -> None:
+        self._plans, self._nodes, card = plans, nodes, plans.card
+        self._budgets = [_budget(device, plans.all_options) for _, device in nodes]
         self._layers = len(card.decoder.layers)
         by_layer, self._head = [0] * self._layers, 0
         for tensor in card.tensors:
@@ -111,7 +136,6 @@ class _Dividing:
             elif tensor.role == ("embed" if card.tied_head else "head"):
                 self._head = tensor.bytes
         self._until = [sum(by_layer[:count]) for count in range(self._layers + 1)]
-        self._plan = functools.cache(self._planned)
 
     def parts(self) -> list[Part]:
         """Return the parts whose slowest is as fast as can be; none where they do not fit."""
@@ -149,24 +173,18 @@ class _Dividing:
         low, high = first, self._layers
         while low < high:
             middle = (low + high + 1) // 2
-            if self._plan(number, first, middle).placements[0].memory.most <= self._budgets[number] - _overhead(first):
+            if self._plans.most(self._nodes[number][1], first, middle) <= self._budgets[number] - _overhead(first):
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def _planned(self, number: int, first: int, last: int, parallel: int | None = None) -> Plan:
-        """Return the plan for some layers on a node that has any memory."""
-        options = self._options if parallel is None else {**self._options, "parallel": parallel}
-        device = replace(self._nodes[number][1], memory=2**50, free=2**50)
-        return plan_part(self._card, first, last, [device], **options)[0]
-
     def _part(self, number: int, first: int, last: int) -> Part:
-        plan = self._plan(number, first, last)
-        share = -(-(self._options.get("parallel") or 1) // len(self._nodes))
-        group, one = (self._plan(number, first, last, parallel) for parallel in (share, 1))
-        memory = plan.placements[0].memory.most + _overhead(first)
-        return Part(self._nodes[number][0], first, last, memory, group.decode_rate, one.decode_rate, one.prefill_rate)
+        name, device = self._nodes[number]
+        share = -(-(self._plans.options.get("parallel") or 1) // len(self._nodes))
+        group, one = (self._plans.plan(device, first, last, parallel) for parallel in (share, 1))
+        memory = self._plans.most(device, first, last) + _overhead(first)
+        return Part(name, first, last, memory, group.decode_rate, one.decode_rate, one.prefill_rate)
 
 
 def _overhead(first: int) -> int:

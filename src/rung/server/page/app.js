@@ -1,5 +1,5 @@
 // The frame of the page: the list of conversations, the bar above the text, banners, dialogs and the keyboard.
-import { announce, chooseModel, notify, startConversation, stop } from "./chat.js";
+import { announce, chooseModel, enterKey, notify, startConversation, stop } from "./chat.js";
 import { Composer } from "./composer.js";
 import { titleOf } from "./conversation.js";
 import { KeyDialog, KeyboardDialog } from "./dialogs.js";
@@ -107,7 +107,7 @@ export function App() {
       <${Composer} key=${`message of ${state.conversation.id}`} conversation=${state.conversation} isBusy=${isBusy} />
     </div>
     <${Notice} />
-    ${Open && html`<${Open} onClose=${() => update({ dialog: null })} />`}
+    ${Open && html`<${Open} onClose=${() => update({ dialog: null })} onKey=${enterKey} />`}
     <div class="unseen" role="status" aria-live="polite">${state.announcement}</div>
   </div>`;
 }

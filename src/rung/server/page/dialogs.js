@@ -1,13 +1,12 @@
 // The dialogs that are not settings: the server's key, and what the keyboard does.
-import { enterKey } from "./chat.js";
 import { Dialog, html, useRef } from "./ui.js";
 
-export function KeyDialog({ onClose }) {
+export function KeyDialog({ onClose, onKey }) {
   const key = useRef(null);
   const remembered = useRef(null);
   const submit = (event) => {
     event.preventDefault();
-    if (key.current.value.trim()) enterKey(key.current.value.trim(), remembered.current.checked);
+    if (key.current.value.trim()) onKey(key.current.value.trim(), remembered.current.checked);
   };
   return html`<${Dialog} title="The server asks for a key" onClose=${onClose}>
     <form onSubmit=${submit}>

@@ -45,7 +45,7 @@ export function useKey(text, isRemembered) {
   writePreference("key", isRemembered ? null : key, "sessionStorage");
 }
 
-async function call(path, options = {}) {
+export async function call(path, options = {}) {
   const headers = { ...options.headers, ...(key && { authorization: `Bearer ${key}` }) };
   let response;
   try {

@@ -34,6 +34,7 @@ _Picture = Annotated[
     ),
 ]
 
+_Fleet = Annotated[bool, typer.Option("--fleet", help="Have the nodes of this machine's fleet measure, a format each.")]
 _Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a pipeline's noise; 0.", show_default=False)]
 
 
@@ -63,6 +64,7 @@ def compare(
     memory: options.Memory = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
+    fleet: _Fleet = False,
     html: options.Html = None,
     json: options.Json = False,
 ) -> None:
@@ -82,9 +84,11 @@ def compare(
     reads = {"--text": text, "--context": context, "--threads": threads}
     shows = {"--prompt": prompt, "--frames": frames, "--size": size, "--steps": steps, "--seed": seed}
     if folder is not None:
-        _refuse(reads, f"for language models, and {model} is a pipeline")
+        _refuse({**reads, "--fleet": fleet or None}, f"for language models, and {model} is a pipeline")
     else:
         _refuse(shows, f"for pipelines, and {model} is a language model")
+    if fleet and (software is not None or (device or "").startswith("sim:")):
+        _refuse({"--device": device, "--software": software}, "of a simulated card, and --fleet measures nodes")
     with simulated(device, software) as chosen:
         if folder is not None:
             settings = {
@@ -94,7 +98,7 @@ def compare(
             rows = comparing.pipelines(folder, format, against or "f32", settings, chosen, memory, picture)
         else:
             load = {"device": chosen, "memory": memory, "threads": threads, "offline": offline}
-            rows = comparing.language(model, format, against or "stored", text, context or 512, load, picture)
+            rows = comparing.language(model, format, against or "stored", text, context or 512, load, picture, fleet)
     if html:
         from rung.cli.views import compare_html, page
         from rung.hardware import detect
