@@ -110,8 +110,8 @@ def plan(
 
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. ``parallel`` sequences have
     room for the whole ``context``, by default one. ``cache_type`` is what keys and values are stored in: f32, f16,
-    q8_0, by default what fits. Raises
-    ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
+    q8_0, q4_0, by default what fits. Raises ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``,
+    ``UnknownDevice``, ``ContextTooLong``.
     """
     from rung.engine.open_model import open_named
     from rung.engine.planning import make_plan
@@ -158,7 +158,7 @@ def load(
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any. ``prefix_cache``
     (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later runs. ``cache_type``
-    is what keys and values are stored in: f32, f16, q8_0, by default what fits.
+    is what keys and values are stored in: f32, f16, q8_0, q4_0, by default what fits.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
     from rung.core.shield import import_whole

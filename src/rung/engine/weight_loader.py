@@ -21,6 +21,7 @@ from rung.formats.stacking import stacked
 from rung.kernels.webgpu import is_webgpu
 from rung.models.card import Decoder, ModelCard
 from rung.models.cards.encoder import EncoderCard
+from rung.models.decoder_memory import IN_BLOCKS
 from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
@@ -132,7 +133,7 @@ class WeightLoader:
                 yield Case("linear", weight.format.name, dtype, (count, rows, columns))
             if weight.tensor.role == "embed" and placement.first == 0:
                 yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
-        whole = self.plan.cache_dtype == "q8_0" or is_webgpu(placement.device)
+        whole = self.plan.cache_dtype in IN_BLOCKS or is_webgpu(placement.device)
         for layer in () if whole else shape.layers[placement.first : placement.last]:
             for queries in (1, _MANY):
                 sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
@@ -184,7 +185,7 @@ class WeightLoader:
 
     def attention(self, layer: int) -> Attention | None:
         """Return the attention of a layer, for one query and many; None where only whole steps read the cache."""
-        if self.plan.cache_dtype == "q8_0" or is_webgpu(self._device_of(layer)):
+        if self.plan.cache_dtype in IN_BLOCKS or is_webgpu(self._device_of(layer)):
             return None
         shape = self._shape
         return self._binders[self._device_of(layer)].attention(
