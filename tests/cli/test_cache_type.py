@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from rung import load
+
 
 @pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo", "--device", "cpu")])
 def test_what_plans_counts_it(rung, command):
@@ -48,3 +50,15 @@ def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
         refused = rung("run", "demo", "hello", *options)
         assert refused.code == 2
         assert says in refused.err
+
+
+def test_batch_and_the_library_choose_within_a_kl_and_say_so(rung, tmp_path):
+    (tmp_path / "in.txt").write_text("hello\n")
+    asked = ("batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--context", "256")
+    assert rung(*asked, "--max-kl", "10", "--cache-type", "f16").code == 2
+    done = rung(*asked, "--max-kl", "10", "--device", "cpu")
+    assert done.code == 0
+    assert "within a KL of 10: keys and values in q4_0" in done.err
+    model = load("demo", context=256, device="cpu", max_kl=0)
+    assert (model.plan.format, model.plan.cache_dtype) == ("f32", "f32")
+    assert any(note.startswith("within a KL of 0: keys and values in f32") for note in model.report.notes)

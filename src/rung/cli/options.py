@@ -57,6 +57,14 @@ CacheType = Annotated[
         show_default=False,
     ),
 ]
+MaxKl = Annotated[
+    float | None,
+    typer.Option(
+        "--max-kl",
+        help="Take the cache and inputs of the least memory within this KL, in nats a token: 0.01; measured once.",
+        show_default=False,
+    ),
+]
 Draft = Annotated[
     str | None,
     typer.Option(
