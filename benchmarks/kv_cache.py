@@ -1,21 +1,24 @@
-"""What a cache in q8_0 gives and costs: tokens a second far into a context, memory, and divergence on prose.
+"""What caches in q8_0 and q4_0 give and cost: tokens a second far into a context, memory, and divergence on prose.
 
     python benchmarks/kv_cache.py MODEL.gguf ... [--depth 4096] [--turns 7] [--llama-cpp BUILD/bin]
 
-Models with a cache of f16 and of q8_0 are loaded into one process and decode in turns, each ``--tokens`` after
-``--depth`` others; a ratio is the median over the turns. ``--llama-cpp`` measures ``llama-bench`` with both caches at
-that depth, too, in turns of its own. The divergence (KL, nats, mean and largest over all positions) is that of
-``tests/data/prose.txt`` from the same model with a cache of f32, as one prompt and token by token. Memory is the peak
-of a process that comes to the end of its context, beside what was planned.
+Models with a cache of f16, of q8_0 and of q4_0 are loaded into one process and decode in turns, each ``--tokens`` after
+``--depth`` others; a ratio to f16 is the median over the turns. ``--llama-cpp`` measures ``llama-bench`` with these
+caches at that depth, too, in turns of its own. The divergence (KL, nats, mean and largest over all positions) is that
+of ``tests/data/prose.txt`` from the same model with a cache of f32, as one prompt and token by token; ``long`` that of
+the second half of two windows of ``--depth`` tokens of help pages, code and licences, by ``llama-perplexity``, too.
+Memory is the peak of a process that comes to the end of its context, beside what was planned.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,9 +26,10 @@ import numpy as np
 
 import rung
 from rung.engine.scheduling.sequence_reader import SequenceReader
+from rung.quantization.text import text_of, windows
 
 TEXT = Path(__file__).parents[1] / "tests" / "data" / "prose.txt"
-TYPES = ("f16", "q8_0")
+TYPES = ("f16", "q8_0", "q4_0")
 MEMORY = """
 import json, sys
 import rung
@@ -40,7 +44,7 @@ print(json.dumps([model.plan.memory, model.plan.placements[0].memory.most, peak_
 
 
 def speeds(path: Path, given: argparse.Namespace) -> None:
-    """Print tokens a second with both caches, and their ratio."""
+    """Print tokens a second with each cache, and its ratio to f16."""
     context = given.depth + given.turns * given.tokens + 8
     readers = {}
     for dtype in TYPES:
@@ -57,9 +61,16 @@ def speeds(path: Path, given: argparse.Namespace) -> None:
             for at in range(given.tokens):
                 readers[dtype].step(5 + (7 * at) % 200)
             rates[dtype].append(given.tokens / (time.perf_counter() - started))
-    ratio = statistics.median(q / f for q, f in zip(rates["q8_0"], rates["f16"], strict=True))
-    words = ", ".join(f"{dtype} {statistics.median(rates[dtype]):.1f} tokens/s" for dtype in TYPES)
-    print(f"{path.stem}, after {given.depth:,} tokens: {words}; q8_0 / f16 {ratio:.2f}", flush=True)
+    print(f"{path.stem}, after {given.depth:,} tokens: {beside(rates)}", flush=True)
+
+
+def beside(rates: dict[str, list[float]]) -> str:
+    """Return the rates of each cache in words, with the median of their ratios to f16."""
+    words = []
+    for dtype, found in rates.items():
+        ratio = statistics.median(mine / plain for mine, plain in zip(found, rates["f16"], strict=True))
+        words.append(f"{dtype} {statistics.median(found):.1f} tokens/s ({ratio:.2f})")
+    return ", ".join(words)
 
 
 def theirs(path: Path, given: argparse.Namespace) -> None:
@@ -71,13 +82,11 @@ def theirs(path: Path, given: argparse.Namespace) -> None:
             command += ["-d", str(given.depth), "-ctk", dtype, "-ctv", dtype, "-fa", "1", "-t", str(given.threads)]
             said = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=True).stdout
             rates[dtype].append(json.loads(said)[-1]["avg_ts"])
-    ratio = statistics.median(q / f for q, f in zip(rates["q8_0"], rates["f16"], strict=True))
-    words = ", ".join(f"{dtype} {statistics.median(rates[dtype]):.1f} tokens/s" for dtype in TYPES)
-    print(f"{path.stem}, llama.cpp: {words}; q8_0 / f16 {ratio:.2f}", flush=True)
+    print(f"{path.stem}, llama.cpp: {beside(rates)}", flush=True)
 
 
 def divergences(path: Path, given: argparse.Namespace) -> None:
-    """Print how far the logits of both caches are from those of a cache of f32."""
+    """Print how far the logits of each cache are from those of a cache of f32."""
     found = {}
     for dtype in ("f32", *TYPES):
         model = rung.load(str(path), context=given.prose, threads=given.threads, cache_type=dtype, device="cpu")
@@ -92,6 +101,43 @@ def divergences(path: Path, given: argparse.Namespace) -> None:
             same = (found["f32"][which].argmax(-1) == found[dtype][which].argmax(-1)).mean()
             words = f"KL {each.mean():.2e}, largest {each.max():.2e}, same choice {same:.1%}"
             print(f"{path.stem}, cache {dtype}, {len(each)} tokens {way}: {words}", flush=True)
+
+
+def long(path: Path, given: argparse.Namespace) -> None:
+    """Print the same of the second half of windows as long as the depth, and of llama.cpp with the same text."""
+    text = "\n".join(text_of(kind, 18 * given.depth // 3, None) for kind in ("prose", "code", "licences"))
+    exact: list[np.ndarray] = []
+    half, piece = given.depth // 2, 256
+    for dtype in ("f32", *TYPES):
+        model = rung.load(str(path), context=given.depth, threads=given.threads, cache_type=dtype, device="cpu")
+        kl = []
+        for number, window in enumerate(windows(model.tokenizer, text, given.depth, 2 * given.depth).tolist()):
+            with SequenceReader(model.backend) as reader:
+                reader.prefill(window[:half])
+                found = reader.logits(window[half:])
+            if dtype == "f32":
+                exact.append(found)
+                continue
+            parts = [divergence(*(a[at : at + piece] for a in (exact[number], found))) for at in range(0, half, piece)]
+            kl.append(f"{np.concatenate(parts).mean():.2e}")
+        if kl:
+            print(f"{path.stem}, cache {dtype}, {half:,} tokens after as many, twice: KL {', '.join(kl)}", flush=True)
+    if given.llama_cpp:
+        with tempfile.TemporaryDirectory() as folder:
+            _long_theirs(path, given, text, Path(folder))
+
+
+def _long_theirs(path: Path, given: argparse.Namespace, text: str, folder: Path) -> None:
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    command = [str(given.llama_cpp / "llama-perplexity"), "-m", str(path), "-f", str(folder / "text.txt"), "-fa", "on"]
+    command += ["-c", str(given.depth), "--chunks", "2", "-t", str(given.threads)]
+    command += ["--kl-divergence-base", str(folder / "base")]
+    for dtype in ("f32", *TYPES):
+        more = ["-ctk", dtype, "-ctv", dtype, *(["--kl-divergence"] if dtype != "f32" else [])]
+        done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
+        if dtype != "f32":
+            kl = re.search(r"Mean\s+KLD:\s*([0-9.eE+-]+)", done.stdout + done.stderr)
+            print(f"{path.stem}, llama.cpp, cache {dtype}: KL {kl[1] if kl else 'not said'}", flush=True)
 
 
 def divergence(wanted: np.ndarray, got: np.ndarray) -> np.ndarray:
@@ -109,7 +155,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def memory(path: Path, given: argparse.Namespace) -> None:
-    """Print the memory that is planned, and taken at the end of a context, with both caches."""
+    """Print the memory that is planned, and taken at the end of a context, with each cache."""
     for dtype in TYPES:
         command = [sys.executable, "-c", MEMORY, str(path), dtype, str(given.depth), str(given.threads)]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -128,9 +174,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prose", type=int, default=1024, help="tokens of prose")
     parser.add_argument("--llama-cpp", type=Path)
-    parser.add_argument("--only", choices=("speed", "divergence", "memory"), action="append")
+    parser.add_argument("--only", choices=("speed", "divergence", "long", "memory"), action="append")
     given = parser.parse_args()
-    measured = {"speed": speeds, "divergence": divergences, "memory": memory}
+    measured = {"speed": speeds, "divergence": divergences, "long": long, "memory": memory}
     for path in given.models:
         for name in given.only or measured:
             measured[name](path, given)

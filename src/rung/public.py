@@ -110,8 +110,8 @@ def plan(
 
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. ``parallel`` sequences have
     room for the whole ``context``, by default one. ``cache_type`` is what keys and values are stored in: f32, f16,
-    q8_0, by default what fits. Raises
-    ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
+    q8_0, q4_0, by default what fits. Raises ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``,
+    ``UnknownDevice``, ``ContextTooLong``.
     """
     from rung.engine.open_model import open_named
     from rung.engine.planning import make_plan
@@ -150,6 +150,7 @@ def load(
     draft: str | PathLike[str] | None = None,
     prefix_cache: str | PathLike[str] | None = None,
     cache_type: str | None = None,
+    max_kl: float | None = None,
 ) -> Model:
     """A language model, planned for this machine, read and bound, which answers: ``generate``, ``chat`` and others.
 
@@ -158,24 +159,21 @@ def load(
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any. ``prefix_cache``
     (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later runs. ``cache_type``
-    is what keys and values are stored in: f32, f16, q8_0, by default what fits.
+    is what keys and values are stored in: f32, f16, q8_0, q4_0, by default what fits. ``max_kl``: the
+    cache and the inputs of weights of the least memory within that KL, in nats a token, which the report tells.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
     from rung.core.shield import import_whole
 
-    model: Model = import_whole("rung.engine.load").load(
-        str(path_or_name),
-        format=format,
-        device=device,
-        memory=memory,
-        context=context,
-        parallel=parallel,
-        threads=threads,
-        offline=offline,
-        revision=revision,
-        adapters=[str(adapter) for adapter in adapters],
-        draft=None if draft is None else str(draft),
-        prefix_cache=None if prefix_cache is None else str(prefix_cache),
-        cache_type=cache_type,
-    )
+    options: dict[str, Any] = {
+        "format": format, "device": device, "memory": memory, "context": context, "parallel": parallel,
+        "threads": threads, "offline": offline, "revision": revision, "adapters": [str(each) for each in adapters],
+        "draft": None if draft is None else str(draft), "cache_type": cache_type,
+        "prefix_cache": None if prefix_cache is None else str(prefix_cache),
+    }  # fmt: skip
+    if max_kl is not None:
+        import_whole("rung.engine.process_memory").need_software(what="judging a way to run a model")
+        running = import_whole("rung.quantization.running")
+        options |= running.within(str(path_or_name), max_kl, options, lambda label, done, total: None).changes
+    model: Model = import_whole("rung.engine.load").load(str(path_or_name), **options)
     return model

@@ -6,16 +6,19 @@ import json
 
 import pytest
 
+from rung import load
+
 
 @pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo", "--device", "cpu")])
 def test_what_plans_counts_it(rung, command):
     found = {}
-    for cache_type in ("f16", "q8_0"):
+    for cache_type in ("f16", "q8_0", "q4_0"):
         answer = json.loads(rung(*command, "--cache-type", cache_type, "--json").out)
         assert f"cache {cache_type}: as asked" in json.dumps(answer)
         place = answer["placements"][0] if "placements" in answer else answer["choices"][answer["best"]]
         found[cache_type] = place["memory"]["kv_cache"]
     assert 32 * found["q8_0"] == 17 * found["f16"]
+    assert 32 * found["q4_0"] == 9 * found["f16"]
 
 
 def test_what_runs_takes_it(rung, tmp_path):
@@ -31,15 +34,15 @@ def test_what_runs_takes_it(rung, tmp_path):
 
 @pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo"), ("run", "demo", "hello")])
 def test_another_one_is_refused_with_those_that_there_are(rung, command):
-    said = rung(*command, "--cache-type", "q4_0")
+    said = rung(*command, "--cache-type", "q4_1")
     assert said.code == 2
-    assert "f32, f16, q8_0" in said.err
+    assert "f32, f16, q8_0, q4_0" in said.err
 
 
 def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
     done = rung("run", "demo", "hello", "--max-tokens", "3", "--context", "256", "--max-kl", "10", "--device", "cpu")
     assert done.code == 0
-    assert "within a KL of 10: keys and values in q8_0" in done.err
+    assert "within a KL of 10: keys and values in q4_0" in done.err
     done = rung("run", "demo", "hello", "--max-tokens", "3", "--context", "256", "--max-kl", "0", "--json")
     answer = json.loads(done.out)
     assert answer["expected_kl"] == 0
@@ -47,3 +50,15 @@ def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
         refused = rung("run", "demo", "hello", *options)
         assert refused.code == 2
         assert says in refused.err
+
+
+def test_batch_and_the_library_choose_within_a_kl_and_say_so(rung, tmp_path):
+    (tmp_path / "in.txt").write_text("hello\n")
+    asked = ("batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--context", "256")
+    assert rung(*asked, "--max-kl", "10", "--cache-type", "f16").code == 2
+    done = rung(*asked, "--max-kl", "10", "--device", "cpu")
+    assert done.code == 0
+    assert "within a KL of 10: keys and values in q4_0" in done.err
+    model = load("demo", context=256, device="cpu", max_kl=0)
+    assert (model.plan.format, model.plan.cache_dtype) == ("f32", "f32")
+    assert any(note.startswith("within a KL of 0: keys and values in f32") for note in model.report.notes)

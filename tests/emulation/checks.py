@@ -35,8 +35,9 @@ ENCODED = ("q4_0", "q8_0", "q4_k")
 #: Whole models of the fixtures: attention, norms, rotation, embedding and sampling beside the products.
 WHOLE = ("llama-q4_0", "gemma2-q4_k_m")
 _MODELS = Path(__file__).parents[1] / "fixtures" / "gguf"
-#: Largest mean KL divergence from logits in float32: 0.0006 and 0.0002 are measured at each level of x86.
-_DIVERGENCE = 0.001
+#: Largest mean KL divergence from logits in float32: 0.0006 and 0.0002 are measured at each level of x86, of q4_0 0.043
+#: and 0.006 at the highest.
+_DIVERGENCE = {"f16": 0.001, "q8_0": 0.001, "q4_0": 0.06}
 _ROWS, _COLUMNS = 40, 512  # two groups of 16 rows and half of one, two blocks
 
 
@@ -86,8 +87,8 @@ def encoders(name: str) -> str:
 
 
 def model(name: str, cache_type: str) -> str:
-    """Logits of a whole model beside its reference, with a cache in f16 or q8_0; the probe and the checks of its rungs
-    run in children first."""
+    """Logits of a whole model beside its reference, with a cache in f16, q8_0 or q4_0; the probe and the checks of its
+    rungs run in children first."""
     import rung
 
     kept = np.load(_MODELS / f"{name}.npz")
@@ -101,7 +102,7 @@ def model(name: str, cache_type: str) -> str:
     got, wanted = np.asarray(loaded.logits(kept["ids"].tolist()), np.float64), kept["logits"].astype(np.float64)
     divergence = _log_softmax(wanted)
     divergence = float((np.exp(divergence) * (divergence - _log_softmax(got))).sum(-1).mean())
-    return "" if divergence < _DIVERGENCE else f"the KL divergence is {divergence:.5f}"
+    return "" if divergence < _DIVERGENCE[cache_type] else f"the KL divergence is {divergence:.5f}"
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -118,7 +119,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in ENCODED:
         yield f"encode {name}", lambda name=name: encoders(name)  # type: ignore[misc]
     for name in WHOLE:
-        for kept in ("f16", "q8_0"):
+        for kept in ("f16", "q8_0", "q4_0"):
             yield f"model {name}, cache in {kept}", lambda name=name, kept=kept: model(name, kept)  # type: ignore[misc]
 
 

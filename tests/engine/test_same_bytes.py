@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 GGUF = ROOT / "tests" / "fixtures" / "gguf"
 MODELS = ["demo", str(GGUF / "gemma2-q8_0.gguf"), str(GGUF / "llama-q4_k_m.gguf")]
 
 
-def test_a_hundred_answers_from_a_cache_in_q8_0():
-    command = [sys.executable, "benchmarks/same_bytes.py", str(GGUF / "llama-q4_k_m.gguf"), "--cache-type", "q8_0"]
+@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
+def test_a_hundred_answers_from_a_cache_in_blocks(cache_type):
+    command = [sys.executable, "benchmarks/same_bytes.py", str(GGUF / "llama-q4_k_m.gguf"), "--cache-type", cache_type]
     done = subprocess.run([*command, "--answers", "100"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of 100 differ" in done.stdout

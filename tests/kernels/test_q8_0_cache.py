@@ -1,4 +1,4 @@
-"""A cache in q8_0: its bytes beside those of ``rung.formats``, and attention over it beside float64."""
+"""Caches in q8_0 and q4_0: their bytes beside those of ``rung.formats``, and attention over them beside float64."""
 
 from __future__ import annotations
 
@@ -30,22 +30,30 @@ def decoded(rows):
     return codes.astype(np.float64) * np.repeat(scales.astype(np.float64), 32, axis=1)
 
 
+def rotation(size):
+    """A Hadamard matrix of 1 and -1 [size, size] over its size's root, in parts of the largest power of two."""
+    part = size & -size
+    signs = [[(-1) ** (row & column).bit_count() for column in range(part)] for row in range(part)]
+    return np.kron(np.eye(size // part), np.array(signs) / np.sqrt(part))
+
+
 class Stored:
     """Random keys and values of one sequence that the kernel has written, in blocks that lie in turned order.
 
     What has not been written is garbage: bytes of all ones, which are NaN as float16.
     """
 
-    def __init__(self, count, size, block, window=None, softcap=0.0, seed=0):
+    def __init__(self, count, size, block, window=None, softcap=0.0, seed=0, format="q8_0"):
         random = np.random.default_rng([seed, count, size])
         self.count, self.size, self.block, self.window, self.softcap = count, size, block, window or 0, softcap
         self.keys, self.values = random.standard_normal((2, count, KV_HEADS, size)).astype(np.float32)
         self.keys *= np.exp(random.standard_normal((count, KV_HEADS, 1))).astype(np.float32)
-        head = block * size * 17 // 16
+        self.format = format
+        head = block * size * (17 if format == "q8_0" else 9) // 16
         self.memory = np.full((-(-count // block), 2, KV_HEADS, head), 255, np.uint8)
         self.table = np.array([part.ctypes.data for part in self.memory[::-1]], np.int64)
         self.floats = np.array([1e-5, SCALE, softcap], np.float32)
-        self.words = cache_words((block, 0, KV_HEADS * head, head, size), "q8_0", size, window, self.floats)
+        self.words = cache_words((block, 0, KV_HEADS * head, head, size), format, size, window, self.floats)
         self.write(0, count)
 
     def write(self, first, last):
@@ -59,22 +67,45 @@ class Stored:
         words[StoreWord.Q_APART : StoreWord.Q_NORM] = [keys.strides[0]] * 3
         words[StoreWord.COSINE : StoreWord.HALF] = half.ctypes.data, half.ctypes.data
         words[StoreWord.ROWS], words[StoreWord.CACHE] = rows.ctypes.data, self.words.ctypes.data
-        run(rope_and_store_kv["q8_0"].address, words, 2)
+        run(rope_and_store_kv[self.format].address, words, 2)
 
     def attend(self, queries, position, step, head):
         """What the kernel makes of queries [rows, size], the first of which sees the positions up to ``position``."""
+        queries = self.turned(queries)
         out, scores = np.full_like(queries, 7), floats(score_floats(self.count, self.size))
         scores[:] = np.nan
-        attend_rows["q8_0"].call(
+        attend_rows[self.format].call(
             *(queries.ctypes.data, queries.strides[0], out.ctypes.data, out.strides[0], len(queries), position, step),
             *(self.table.ctypes.data, head, self.words.ctypes.data, scores.ctypes.data),
         )
         return out
 
+    def turned(self, queries):
+        """Queries as they are when keys and values have been written."""
+        return (queries @ rotation(self.size)).astype(np.float32) if self.format == "q4_0" else queries
+
+    def decoded(self, head):
+        """Keys and values [count, size] of a head as they are stored, in q4_0 rotated."""
+        if self.format == "q8_0":
+            return [decoded(part[:, head]) for part in (self.keys, self.values)]
+        keys, values = [], []
+        for at in range(self.count):
+            key, value = self.memory[::-1][at // self.block][:, head]
+            units = key.reshape(self.block // 16, self.size // 32, 288)[at % self.block // 16]
+            codes = units[:, 32:].reshape(-1, 4, 16, 4)[:, :, at % 16].reshape(-1, 16)
+            keys.append(from_nibbles(codes, units[:, :32].copy().view(np.float16)[:, at % 16]))
+            codes = value[at % self.block * self.size // 2 :][: self.size // 2].reshape(-1, 16)
+            scales = value[self.block * self.size // 2 :].view(np.float16).reshape(-1, self.block)
+            values.append(from_nibbles(codes, scales[:, at % self.block]))
+        return np.array(keys), np.array(values)
+
     def wanted(self, query, position, head):
         """The same of one query in float64: of the keys and values that are stored, and the query as it is rounded."""
         first = max(0, position + 1 - self.window) if self.window else 0
-        keys, values = (decoded(part[first : position + 1, head]) for part in (self.keys, self.values))
+        keys, values = self.decoded(head)
+        keys, values = keys[first : position + 1], values[first : position + 1]
+        if self.format == "q4_0":
+            query, values = self.turned(query), values @ rotation(self.size)
         scores = keys @ rounded(query) * SCALE
         if self.softcap:
             scores = self.softcap * np.tanh(scores / self.softcap)
@@ -87,6 +118,12 @@ def rounded(query):
     units = query.reshape(-1, 32).astype(np.float64)
     scale = np.abs(units).max(axis=1, keepdims=True) / 127
     return (np.rint(units / np.where(scale == 0, 1, scale)) * scale).reshape(-1)
+
+
+def from_nibbles(codes, scales):
+    """The values of bytes [units, 16] of two codes each, those of the low nibbles first: float64."""
+    both = np.concatenate([codes & 15, codes >> 4], axis=1).astype(np.float64) - 8
+    return (both * scales[:, None].astype(np.float64)).reshape(-1)
 
 
 def queries_of(rows, size, seed=1):
@@ -112,12 +149,37 @@ def test_what_is_stored_is_what_the_format_makes_of_it(size, block):
         np.testing.assert_array_equal(scales, wanted_scales)
 
 
+@pytest.mark.parametrize(("size", "block"), [(32, 16), (64, 64), (96, 32), (256, 64)])
+def test_nibbles_are_nearer_to_what_was_rotated_than_those_of_the_format(size, block):
+    stored = Stored(block + 19, size, block, format="q4_0")
+    for head in range(KV_HEADS):
+        for found, given in zip(stored.decoded(head), (stored.keys, stored.values), strict=True):
+            turned = given[:, head] @ rotation(size)
+            usual = formats.decode(formats.encode(turned.astype(np.float32), formats.get("q4_0"), ""))
+            error, bar = (np.square(each - turned).sum(axis=1) for each in (found, usual))
+            assert (error <= 1.001 * bar).all()
+            assert (error / bar).mean() < 0.93
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
-@pytest.mark.parametrize("size", [32, 64, 96, 128, 256])
-def test_attention_of_query_heads_is_that_of_float64(size, rows):
+@pytest.mark.parametrize(
+    ("size", "format"),
+    [
+        (32, "q8_0"),
+        (64, "q8_0"),
+        (96, "q8_0"),
+        (128, "q8_0"),
+        (256, "q8_0"),
+        (32, "q4_0"),
+        (64, "q4_0"),
+        (96, "q4_0"),
+        (256, "q4_0"),
+    ],
+)
+def test_attention_of_query_heads_is_that_of_float64(size, format, rows):
     """Contexts that end in a group of 16 positions, with it, in a block and in the next one."""
     for count in (1, 15, 16, 17, 64, 65, 150):
-        stored, queries = Stored(count, size, 64), queries_of(rows, size)
+        stored, queries = Stored(count, size, 64, format=format), queries_of(rows, size)
         for head in range(KV_HEADS):
             found = stored.attend(queries, count - 1, 0, head)
             for query, row in zip(queries, found, strict=True):
@@ -125,10 +187,11 @@ def test_attention_of_query_heads_is_that_of_float64(size, rows):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
 @pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (None, 5.0), (24, 0.0), (33, 5.0)])
-def test_attention_of_tokens_is_that_of_float64_and_of_each_on_its_own(window, softcap, rows):
+def test_attention_of_tokens_is_that_of_float64_and_of_each_on_its_own(window, softcap, format, rows):
     """Tokens of a prompt, each of which sees one position more: the same bytes alone, at any place of a block."""
-    stored = Stored(140, 64, 32, window, softcap)
+    stored = Stored(140, 64, 32, window, softcap, format=format)
     queries = queries_of(rows, 64)
     for position in (0, 3, 14, 15, 16, 30, 31, 63, 100, 140 - rows):
         found = stored.attend(queries, position, 1, 1)
@@ -142,8 +205,9 @@ def assert_near(found, wanted):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 
-def test_positions_are_written_one_by_one_as_together_and_again():
-    together, single = Stored(50, 64, 16), Stored(50, 64, 16)
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+def test_positions_are_written_one_by_one_as_together_and_again(format):
+    together, single = (Stored(50, 64, 16, format=format) for _ in range(2))
     single.memory[:] = 255
     for at in reversed(range(50)):
         single.write(at, at + 1)
@@ -156,10 +220,11 @@ def test_positions_are_written_one_by_one_as_together_and_again():
     np.testing.assert_array_equal(single.memory, together.memory)
 
 
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
 @pytest.mark.parametrize("value", [0.0, 1e-9, 3e-6, 6e4])
-def test_values_at_the_ends_of_what_a_scale_holds(value):
+def test_values_at_the_ends_of_what_a_scale_holds(value, format):
     """Zeros, what float16 scales round to 0, scales that lost digits, and more than float16 itself holds well."""
-    stored = Stored(20, 64, 32)
+    stored = Stored(20, 64, 32, format=format)
     stored.keys[3], stored.values[3] = value, -value
     stored.values[3, :, 5] = value / 2
     stored.write(3, 4)
@@ -169,8 +234,9 @@ def test_values_at_the_ends_of_what_a_scale_holds(value):
             assert_near(row, stored.wanted(query, 19, head))
 
 
-def test_nan_stays_in_its_sequence_and_is_seen():
-    stored = Stored(40, 64, 32)
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+def test_nan_stays_in_its_sequence_and_is_seen(format):
+    stored = Stored(40, 64, 32, format=format)
     stored.keys[30, 0, 7] = np.nan
     stored.values[30, 1, 40] = np.inf
     stored.write(30, 31)

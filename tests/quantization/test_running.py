@@ -17,6 +17,7 @@ from rung.engine.planning import make_plan
 from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models import open_card
 from rung.models.lookup import find_path
+from rung.ops.decode_step.rope import spread_evenly
 from rung.quantization.divergence import Reference
 from rung.quantization.network import EXACT, Arithmetic, in_blocks
 from rung.quantization.running import Costs, choose_way
@@ -45,7 +46,7 @@ def test_blocks_are_those_of_the_codec():
     np.testing.assert_array_equal(in_blocks(torch.from_numpy(x), torch.float16).numpy(), encoded)
 
 
-@pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
 def test_it_is_what_the_engine_loses(demo, cache_type):
     """Of the same tokens: the engine's logits beside those of f32 throughout."""
     ids = torch.randint(3, demo.decoder.vocabulary, (1, 200), generator=torch.Generator().manual_seed(1))
@@ -62,20 +63,36 @@ def test_it_is_what_the_engine_loses(demo, cache_type):
 
 def test_less_is_lost_by_wider_ways_and_nothing_by_f32(demo):
     costs = Costs(demo, 256, nothing)
-    found = [costs.of(Arithmetic(*each)) for each in (("q8_0", "int8"), ("f32", "int8"), ("f16",))]
-    assert found[0] > found[1] > found[2] > costs.of(EXACT) == 0
+    found = [costs.of(Arithmetic(*each)) for each in (("q4_0", "int8"), ("q8_0", "int8"), ("f32", "int8"), ("f16",))]
+    assert found[0] > found[1] > found[2] > found[3] > costs.of(EXACT) == 0
 
 
 def test_the_least_memory_within_a_kl_is_chosen(demo):
     costs = Costs(demo, 256, nothing)
-    loosest = costs.of(Arithmetic("q8_0", "int8"))
-    way, usual = choose_way(demo, loosest * 1.01, planning(demo), nothing)
-    assert (way.format, way.plan.cache_dtype) == (None, "q8_0")
-    assert way.divergence == pytest.approx(loosest)
-    assert way.plan.memory < usual.memory
+    memory = []
+    for cache in ("q4_0", "q8_0"):
+        looser = costs.of(Arithmetic(cache, "int8"))
+        way, usual = choose_way(demo, looser * 1.01, planning(demo), nothing)
+        assert (way.format, way.plan.cache_dtype) == (None, cache)
+        assert way.divergence == pytest.approx(looser)
+        memory.append(way.plan.memory)
+    assert memory[0] < memory[1] < usual.memory
     assert "in f16" in way.words(usual, 0.1)
     way, _ = choose_way(demo, 0.0, planning(demo), nothing)
     assert (way.format, way.plan.cache_dtype, way.divergence) == ("f32", "f32", 0.0)
+
+
+@pytest.mark.parametrize("size", [32, 64, 96])
+def test_nibbles_are_rotated_by_a_rotation_and_nearest_where_values_are_equal(size):
+    x = np.random.default_rng(size).standard_normal((7, size)).astype(np.float32)
+    turned = spread_evenly(x)
+    np.testing.assert_allclose((turned**2).sum(axis=1), (x**2).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(spread_evenly(turned), x, atol=1e-5)
+    x[:] = 0
+    x[:, 5] = 8
+    part = size & -size
+    np.testing.assert_allclose(np.abs(spread_evenly(x))[:, :part], 8 / part**0.5, rtol=1e-6)
+    np.testing.assert_allclose(Arithmetic("q4_0").stored(torch.from_numpy(x)), x, atol=8e-3)
 
 
 def test_what_does_not_fit_is_not_taken_and_the_refusal_says_what_there_is(demo):

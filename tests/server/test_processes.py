@@ -232,3 +232,10 @@ def test_software_is_of_a_card_that_is_simulated(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--software is of a simulated card" in done.stderr
+
+
+def test_a_kl_chooses_the_cache_of_a_model_that_is_served_and_the_choice_is_said(tmp_path):
+    with serving(tmp_path, "demo", "--context", "256", "--device", "cpu", "--max-kl", "10") as server:
+        server.wait_for("within a KL of 10: keys and values in q4_0")
+        status, _, _ = server.call("/v1/completions", {"model": "demo", "prompt": "hello", "max_tokens": 2})
+        assert status == 200

@@ -26,6 +26,7 @@ class LoadOptions:
     prefix_cache: str | None = None
     cache_type: str | None = None
     typed: Typed | None = None
+    notes: tuple[str, ...] = ()
 
     def keywords(self) -> dict[str, Any]:
         """Return them as keyword arguments."""

@@ -52,8 +52,16 @@ CacheType = Annotated[
     str | None,
     typer.Option(
         "--cache-type",
-        metavar="f32|f16|q8_0|auto",
+        metavar="f32|f16|q8_0|q4_0|auto",
         help="Store keys and values in this; auto is f16, or q8_0 where only that fits.",
+        show_default=False,
+    ),
+]
+MaxKl = Annotated[
+    float | None,
+    typer.Option(
+        "--max-kl",
+        help="Take the cache and inputs of the least memory within this KL, in nats a token: 0.01; measured once.",
         show_default=False,
     ),
 ]

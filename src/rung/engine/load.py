@@ -81,6 +81,7 @@ def load(
     reserved: int = 0,
     split: Split | None = None,
     typed: Typed | None = None,
+    notes: Sequence[str] = (),
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
     on_note: Callable[[str], None] = lambda note: None,
@@ -96,9 +97,10 @@ def load(
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
     ``prefix_cache`` (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later processes.
-    ``cache_type`` (f32, f16, q8_0; None or auto: the plan's choice) is what keys and values are stored in.
+    ``cache_type`` (f32, f16, q8_0, q4_0; None or auto: the plan's choice) is what keys and values are stored in.
     ``reserved`` bytes of each budget are for the caller. With ``split`` other machines have the layers from
-    ``split.last`` on (``rung.engine.scheduling.stages``). ``typed`` is what ways out of a refusal repeat.
+    ``split.last`` on (``rung.engine.scheduling.stages``). ``typed`` is what ways out of a refusal repeat, ``notes``
+    what the report has of the caller.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     process_memory.need_software(process_memory.LEAN)
@@ -126,7 +128,7 @@ def load(
     plan, found = planned(memory)
     _note_unused(card, found if device is None else (), on_note)
     on_plan(plan, found)
-    journal = _start_journal(plan, steps_down(plan, cache_type), changes, len(adapters), on_step, on_note)
+    journal = _start_journal(plan, steps_down(plan, cache_type), changes, len(adapters), on_step, on_note, notes)
     bind = partial(
         bind_plan,
         card,
@@ -185,9 +187,11 @@ def _start_journal(
     adapters: int,
     on_step: Callable[[StepDown], None],
     on_note: Callable[[str], None],
+    notes: Sequence[str],
 ) -> Journal:
     """Return the journal of a model, with the steps down of its plan and its adapters."""
     journal = Journal(on_step, on_note)
+    journal.notes += notes
     for step in steps:
         journal.record(step)
     if changes:

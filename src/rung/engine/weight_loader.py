@@ -21,6 +21,7 @@ from rung.formats.stacking import stacked
 from rung.kernels.webgpu import is_webgpu
 from rung.models.card import Decoder, ModelCard
 from rung.models.cards.encoder import EncoderCard
+from rung.models.decoder_memory import IN_BLOCKS
 from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
@@ -145,7 +146,7 @@ class WeightLoader:
 
     def _reads_whole(self, device: str) -> bool:
         """Return whether only whole steps read a cache on a device."""
-        return is_webgpu(device) or (self.plan.cache_dtype == "q8_0" and device == "cpu")
+        return is_webgpu(device) or (self.plan.cache_dtype in IN_BLOCKS and device == "cpu")
 
     def _torch_device(self, role: str) -> str:
         """The device that computes with a role's tensor: with ``embed``, where it is multiplied, as a tied head."""

@@ -15,6 +15,8 @@ import numpy as np
 from rung.formats.codec import Floats
 
 _TINY = np.float32(1e-37)
+#: What keys and values in q4_0 are tried with, see ``symmetric``: codes -8, -8.75, -7.5, -7, -6.5 and 7 of the extreme.
+CACHE_SHIFTS = (0.0, 0.75, -0.5, -1.0, -1.5, -15.0)
 
 
 def codes_of(x: Floats, factor: Floats | np.float32, low: float, high: float, out: Floats) -> Floats:

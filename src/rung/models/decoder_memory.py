@@ -6,14 +6,21 @@ from rung.core.types import FLOAT_BYTES
 from rung.models.card import Decoder
 
 #: What keys and values are stored in.
-CACHE_TYPES = ("f32", "f16", "q8_0")
+CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")
+#: Those of 32 values with a float16 scale, which compiled functions of whole steps alone read, and the bits of a value.
+IN_BLOCKS = {"q8_0": 8, "q4_0": 4}
 #: Tokens that go through the layers together when a prompt is read.
 CHUNK = 512
 
 
 def row_bytes(size: int, dtype: str) -> int:
-    """Bytes of ``size`` values of a cache. In q8_0 32 values are as many bytes and a float16."""
-    return size + 2 * (size // 32) if dtype == "q8_0" else size * FLOAT_BYTES[dtype]
+    """Bytes of ``size`` values of a cache. Of 32 values in a block there is a float16 beside their codes."""
+    return code_bytes(size, dtype) + 2 * (size // 32) * (dtype in IN_BLOCKS)
+
+
+def code_bytes(size: int, dtype: str) -> int:
+    """Bytes of ``size`` values of a cache without their scales."""
+    return size * IN_BLOCKS[dtype] // 8 if dtype in IN_BLOCKS else size * FLOAT_BYTES[dtype]
 
 
 def window_blocks(window: int, block: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rung.core.types import YES, Case, Device, Level, MemoryUse, Proof, Verdict, no
 from rung.core.value import FrozenDict
 from rung.kernels.webgpu.info import ONE_PART, part_bytes
-from rung.models.decoder_memory import CHUNK
+from rung.models.decoder_memory import CHUNK, IN_BLOCKS
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
 from rung.ops.linear import DECODING
@@ -163,12 +163,12 @@ def bounded(use: MemoryUse, device: Device) -> MemoryUse:
 def _converts(subject: Subject, device: Device, context: int, cache_dtype: str) -> bool:
     """Return whether attention there wants the cache in f32, with a mask, while a prompt is read.
 
-    A cache in q8_0 is read as it is or not at all, but by torch.
+    A cache in blocks is read as it is or not at all, but by torch.
     """
     shape = subject.decoder
     if shape is None:
         return True
-    if cache_dtype == "q8_0":
+    if cache_dtype in IN_BLOCKS:
         return device.kind in ("cuda", "rocm")
     sizes = (min(CHUNK, context), context, shape.heads, shape.kv_heads, shape.head_dim)
     options = FrozenDict({"window": None, "softcap": shape.attention_softcap})

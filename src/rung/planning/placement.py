@@ -9,6 +9,7 @@ from functools import partial
 
 from rung import formats
 from rung.core.types import YES, Device, Format, Level, MemoryUse, Placement, Verdict, no
+from rung.models.decoder_memory import IN_BLOCKS
 from rung.planning.memory import memory_use
 from rung.planning.network_spec import Subject
 from rung.planning.request import Request
@@ -56,7 +57,7 @@ class Arrangement:
     @property
     def cache_error_db(self) -> float:
         """The SQNR of keys and values that are quantized, in dB; infinite for floats."""
-        return formats.get("q8_0").floor_db if self.cache_dtype == "q8_0" else math.inf
+        return formats.get(self.cache_dtype).floor_db if self.cache_dtype in IN_BLOCKS else math.inf
 
     @property
     def name(self) -> str:
@@ -86,12 +87,14 @@ def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
     if cache_type is not None and subject.decoder is None:
         owner = "transformers stores its keys and values" if subject.generates else "it stores no keys and values"
         return no(f"no cache in {cache_type}: {owner}")
-    if arrangement.cache_dtype != "q8_0":
+    if arrangement.cache_dtype not in IN_BLOCKS:
         return YES
     plan, device, _ = arrangement.parts[0]
-    if len(arrangement.parts) > 1 or device.kind not in _WITH_Q8_0:
-        return no("a cache in q8_0 is for one device: a CPU, an NVIDIA or AMD card, or one of WebGPU")
-    return plan.step_verdict(device, "q8_0")
+    nibbles = arrangement.cache_dtype == "q4_0"
+    if len(arrangement.parts) > 1 or device.kind not in (("cpu",) if nibbles else _WITH_Q8_0):
+        where = "one CPU" if nibbles else "one device: a CPU, an NVIDIA or AMD card, or one of WebGPU"
+        return no(f"a cache in {arrangement.cache_dtype} is for {where}")
+    return plan.step_verdict(device, arrangement.cache_dtype)
 
 
 def computable(storage: Storage, device: Device) -> Verdict:

@@ -167,7 +167,7 @@ def _check_cache(tried: Iterable[Arrangement], cache_type: str | None) -> None:
         raise UsageError(
             f"--cache-type {cache_type} is not for this model here.",
             dict.fromkeys(verdict.reason for verdict in verdicts),
-            ["leave --cache-type out", "rung ladder decode_step q8_0"],
+            ["leave --cache-type out", f"rung ladder decode_step {cache_type}"],
         )
 
 

@@ -83,8 +83,9 @@ _EXPERT_SECONDS = 1.3e-4
 _LAYER_CHUNK_SECONDS = 4e-3
 #: Values a second between the linears of a network that transformers builds, on a CPU.
 _VALUES_BORROWED = 2e8
-#: Time of keys and values in q8_0 as a share of those in float16: 0.53 to 0.74 by the query heads of a key head.
-_Q8_0_SHARE = 0.7
+#: Time of keys and values in blocks as a share of those in float16: in q8_0 0.53 to 0.74 by the query heads of a key
+#: head, in q4_0 0.7 of that.
+_SHARES = {"q8_0": 0.7, "q4_0": 0.5}
 _FLOATS = ("f32", "f16", "bf16")
 #: Formats whose activations ``webgpu.int8`` does not round.
 _IN_FLOAT32 = (*_FLOATS, "nf4", "fp4")
@@ -285,15 +286,15 @@ def _attended_keys(subject: Subject, depth: int) -> int:
 
 
 def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, bandwidth: float) -> float:
-    """Seconds in which a token reads keys and values; of a cache in q8_0, on a CPU, a share of those of float16.
+    """Seconds in which a token reads keys and values; of a cache in blocks, on a CPU, a share of those of float16.
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
     (``kernels.cpu.decode.attention``): a pass of either kind has its time, beside that of fetching the row. How much of
     both a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU,
     which takes so much for the row and so much for each head, it is the straight line through them.
     """
-    if dtype == "q8_0" and device.kind == "cpu":
-        return _Q8_0_SHARE * _cache_seconds(subject, device, depth, "f16", bandwidth)
+    if dtype in _SHARES and device.kind == "cpu":
+        return _SHARES[dtype] * _cache_seconds(subject, device, depth, "f16", bandwidth)
     cached = subject.cache_bytes(1, dtype, 1) * _attended_keys(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128
     known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]

@@ -22,7 +22,7 @@ from rung.core.files import state_of
 from rung.core.text import quoted
 from rung.core.text import size as sized
 from rung.core.types import FLOAT_BYTES, Plan
-from rung.core.value import Value
+from rung.core.value import FrozenDict, Value
 from rung.engine import process_memory
 from rung.engine.chat import Template
 from rung.engine.open_model import open_any
@@ -38,7 +38,7 @@ from rung.quantization.network import EXACT, Arithmetic
 #: Tokens that are measured, and the length of a window of them: the context, within these bounds.
 TOKENS, _SHORTEST = 4096, 32
 #: Formats and caches that are tried: weights as they are stored, or decoded into f32, where inputs stay floats.
-WAYS = ((None, "q8_0"), (None, "f16"), (None, "f32"), ("f32", "f16"), ("f32", "f32"))
+WAYS = ((None, "q4_0"), (None, "q8_0"), (None, "f16"), (None, "f32"), ("f32", "f16"), ("f32", "f32"))
 #: Characters of text for a token, at least.
 _CHARACTERS = 6
 _VERSION = "1"
@@ -140,6 +140,28 @@ def check_max_kl(max_kl: float, format: str | None, cache_type: str | None) -> N
             )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Within(Value):
+    """What ``--max-kl`` chose: ``changes`` of the keyword arguments of ``rung.engine.load.load``, the ``divergence``
+    that is expected, and all of it in ``words``."""
+
+    changes: FrozenDict[Any]
+    divergence: float
+    words: str
+
+
+def within(name: str, max_kl: float, loading: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Within:
+    """Choose how the model of a name is run within a KL, with the keyword arguments of ``rung.engine.load.load``.
+
+    Raises what finding, planning and ``choose_way`` raise.
+    """
+    check_max_kl(max_kl, loading.get("format"), loading.get("cache_type"))
+    way, usual = choose_way_of(name, max_kl, loading, progress)
+    words = way.words(usual, max_kl)
+    changes = {"format": way.format, "cache_type": way.plan.cache_dtype, "context": way.plan.context, "notes": (words,)}
+    return Within(FrozenDict(changes), way.divergence, words)
+
+
 def choose_way_of(
     name: str, max_kl: float, loading: Mapping[str, Any], progress: Callable[[str, int, int], None]
 ) -> tuple[Way, Plan]:
@@ -147,7 +169,7 @@ def choose_way_of(
 
     Raises also what finding and planning raise.
     """
-    path = find_path(name, offline=loading["offline"], revision=loading["revision"], progress=progress)
+    path = find_path(name, offline=loading.get("offline", False), revision=loading.get("revision"), progress=progress)
     card = open_any(path)
     if not isinstance(card, ModelCard):
         raise UsageError(
@@ -156,8 +178,10 @@ def choose_way_of(
             ["leave out --max-kl"],
             code="format-does-not-suit",
         )
-    budgets = {key: loading[key] for key in ("device", "memory", "context", "threads", "typed")}
-    threads = process_memory.threads(loading["threads"])
+    budgets: dict[str, Any] = {
+        key: loading.get(key) for key in ("device", "memory", "context", "parallel", "threads", "typed")
+    }
+    threads = process_memory.threads(loading.get("threads"))
     torch.set_num_threads(threads)
 
     def planning(*, format: str | None, cache_type: str) -> Plan:

@@ -22,7 +22,7 @@ HEADER = _LENGTH.size
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Load a model with the keywords of ``rung.load``, and ``software`` of a simulated card; the first message.
+    """Load a model with the keywords of ``rung.load`` and ``software`` of a simulated card; the first message.
 
     ``stored`` is its name in the store, which then counts as in use; ``level`` the level of CPU instructions, if it is
     to be lower than the best; ``system`` the system prompt of conversations that have none; ``slots`` the folder

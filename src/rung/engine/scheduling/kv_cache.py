@@ -17,7 +17,7 @@ from rung.core.pages import populate
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import device_blocks, is_webgpu
 from rung.models.card import Decoder
-from rung.models.decoder_memory import pool_blocks, row_bytes, window_blocks
+from rung.models.decoder_memory import code_bytes, pool_blocks, row_bytes, window_blocks
 from rung.ops.decode_step.parts import LayerLayout
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class BlockPool:
         self.block = block or -(-context // _LANES) * _LANES
         self.heads, self.size = shape.kv_heads, shape.head_dim
         whole = row_bytes(self.size, dtype)
-        row, head = self.size if dtype == "q8_0" else whole, self.block * whole
+        row, head = code_bytes(self.size, dtype), self.block * whole
         both = 2 * self.heads * head
         keys = [(layer.window, device) for layer, device in zip(shape.layers, devices, strict=True)]
         self._names = list(dict.fromkeys(keys))

@@ -91,6 +91,16 @@ def turn(b, out, address, stride):
         store(b, b.add(out, I64(BYTES * k)), row)
 
 
+@instruction(f32x16, f32x16)
+def butterflies(b, x):
+    """Times the Hadamard matrix of 16 rows: sums and differences of lanes 1, 2, 4 and 8 apart."""
+    for step in (1, 2, 4, 8):
+        other = b.shuffle_vector(x, x, constant(I32S, [lane ^ step for lane in range(LANES)]))
+        order = constant(I32S, [lane + LANES if lane & step else lane for lane in range(LANES)])
+        x = b.shuffle_vector(b.fadd(x, other), b.fsub(other, x), order)
+    return x
+
+
 # ---- codes
 
 

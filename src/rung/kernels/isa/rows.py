@@ -1,8 +1,10 @@
-"""Rows of a cache in float32, float16, bfloat16 or signed bytes, sixteen values at a time, in plain LLVM vectors.
+"""Rows of a cache in float32, float16, bfloat16, signed bytes or nibbles, sixteen values at a time, in plain LLVM
+vectors.
 
 ``kind`` is a value whose type says what the rows hold: float32 for a float, float16 for an integer, bfloat16 for a
-truth value, signed bytes for None. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are
-emitted, so that 16 sums stay in registers.
+truth value, signed bytes for None, and for an empty tuple 32 nibbles in 16 bytes, the first 16 in the low ones, which
+stand for -8 to 7. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16
+sums stay in registers.
 """
 
 from __future__ import annotations
@@ -28,11 +30,28 @@ def _width(kind: types.Type) -> int:
     return 4 if isinstance(kind, types.Float) else 2
 
 
+def _bytes(kind: types.Type, vectors: int) -> int:
+    """Bytes of 16 ``vectors`` values."""
+    return v.LANES * vectors // 2 if isinstance(kind, types.BaseTuple) else v.LANES * vectors * _width(kind)
+
+
 def _read(b: ir.IRBuilder, address: ir.Value, kind: types.Type) -> ir.Value:
     if isinstance(kind, types.NoneType):
         return b.sitofp(b.sext(load(b, address, ir.VectorType(I8, v.LANES)), v.I32S), v.F32S)
     halves = v.load_brain if isinstance(kind, types.Boolean) else v.load_half
     return (v.load if isinstance(kind, types.Float) else halves).emit(b, address)
+
+
+def _read_some(b: ir.IRBuilder, address: ir.Value, kind: types.Type, vectors: int) -> list[ir.Value]:
+    """Read 16 ``vectors`` values that follow each other, of nibbles an even number."""
+    if not isinstance(kind, types.BaseTuple):
+        return [_read(b, plus(b, address, v.LANES * _width(kind) * j), kind) for j in range(vectors)]
+    found = []
+    for pair in range(vectors // 2):
+        both = b.zext(load(b, plus(b, address, v.LANES * pair), ir.VectorType(I8, v.LANES)), v.I32S)
+        for codes in (b.and_(both, constant(v.I32S, 15)), b.lshr(both, constant(v.I32S, 4))):
+            found.append(b.sitofp(b.sub(codes, constant(v.I32S, 8)), v.F32S))
+    return found
 
 
 @intrinsic
@@ -67,6 +86,16 @@ def store_columns(b, address, value):
     codes = b.bitcast(b.trunc(value, ir.VectorType(I8, v.LANES)), ir.VectorType(I32, 4))
     if not packs_signed_bytes():
         codes = remove_offset(b, codes)  # what takes 128 from a byte adds it, too
+    _write_columns(b, address, codes)
+
+
+@instruction(VOID, INT, i32x16)
+def store_nibble_columns(b, address, value):
+    """The same of bytes that hold two codes each, as rows of nibbles are packed."""
+    _write_columns(b, address, b.bitcast(b.trunc(value, ir.VectorType(I8, v.LANES)), ir.VectorType(I32, 4)))
+
+
+def _write_columns(b: ir.IRBuilder, address: ir.Value, codes: ir.Value) -> None:
     for index in range(4):
         write(b, plus(b, address, 64 * index), b.extract_element(codes, I32(index)))
 
@@ -146,8 +175,8 @@ def mix(typing_context, value, stride, weights, row, count, out, apart, ahead, k
         sums = [alloca_once_value(b, v.load.emit(b, address)) for address in addresses]
         with for_range(b, count) as loop:
             at = b.add(value, b.mul(loop.index, stride))
-            rows = [_read(b, plus(b, at, v.LANES * _width(kind) * j), kind) for j in range(wide)]
-            for line in range(0, v.LANES * _width(kind) * wide, v.BYTES):
+            rows = _read_some(b, at, kind, wide)
+            for line in range(0, _bytes(kind, wide), v.BYTES):
                 v.prefetch.emit(b, plus(b, b.add(at, ahead), line))
             at = b.add(weights, b.mul(loop.index, I64(4)))
             for head in range(queries):

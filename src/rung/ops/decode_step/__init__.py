@@ -45,6 +45,7 @@ from __future__ import annotations
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
 from rung.core.value import FrozenDict
+from rung.models.decoder_memory import IN_BLOCKS
 
 #: Rungs of ``linear`` whose kernels a whole token can call.
 ROWS = ("numba.row", "numba.mapped", "numba.stored")
@@ -56,7 +57,7 @@ GRAPH = ("cuda.rows", "cuda.stored")
 BLOCKS = {"numba.step": 64, "webgpu.int8": 64, "webgpu.f32": 64}
 
 #: Dtypes of the cache.
-EXAMPLE_FORMATS = ("f32", "f16")  # q8_0 is for the rungs that write it themselves
+EXAMPLE_FORMATS = ("f32", "f16")  # those in blocks are for the rungs that write them themselves
 _CACHES = (*EXAMPLE_FORMATS, "q8_0")
 
 
@@ -85,13 +86,13 @@ def check_glue(case: Case, device: Device) -> Verdict:
 def check_step(case: Case, device: Device) -> Verdict:
     """Accept cases that ``check_glue`` accepts and whose linears all have a kernel for single rows.
 
-    Only compiled functions read a cache in q8_0, whose heads have a multiple of 32 values.
+    Only compiled functions read a cache in q8_0 or q4_0, whose heads have a multiple of 32 values.
     """
-    if case.format == "q8_0":
+    if case.format in IN_BLOCKS:
         if case.options["head_dim"] % 32:
-            return no(f"a cache in q8_0 has heads of a multiple of 32 values, not {case.options['head_dim']}")
+            return no(f"a cache in {case.format} has heads of a multiple of 32 values, not {case.options['head_dim']}")
         if "numba.stored" in case.options["linears"] and "torch" in device.software:
-            return no("torch multiplies prompts with weights that are stored as floats, and reads no cache in q8_0")
+            return no(f"torch multiplies prompts with weights stored as floats, and reads no cache in {case.format}")
     if case.options.get("ordered", False):
         return no("columns of a weight lie in an order of their own, which a whole token has no kernel for")
     others = [rung for rung in case.options["linears"] if rung not in ROWS]
@@ -174,7 +175,7 @@ LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
-            _compiled("numba.step", "numba_step", "check_step", formats=_CACHES),
+            _compiled("numba.step", "numba_step", "check_step", formats=(*EXAMPLE_FORMATS, *IN_BLOCKS)),
             _webgpu("webgpu.int8", "INTEGERS", "check_webgpu_int8"),
             _webgpu("webgpu.f32", "FLOATS", "check_webgpu"),
             Rung(

@@ -61,7 +61,7 @@ class Block:
         first = first_visible(span.start, window)
         keys, values = cache.read(self.weights.index, first, span.start + x.shape[0])
         start = span.start - first
-        assert self.weights.attend is not None, "no cache in q8_0 comes here"
+        assert self.weights.attend is not None, "no cache in blocks comes here"
         out = self.weights.attend(q, keys, values, start=start, scale=scale, window=window, softcap=softcap)
         return out.reshape(x.shape[0], -1)
 

@@ -79,7 +79,7 @@ class ArrayReader:
         first = first_visible(start, layer.window)
         keys, values = cache.arrays(layer.index, first, end)
         scale, softcap, window = shape.attention_scale, shape.attention_softcap, layer.window
-        assert layer.attend is not None, "no cache in q8_0 comes here"
+        assert layer.attend is not None, "no cache in blocks comes here"
         out = layer.attend.attend(q, keys, values, start=start - first, scale=scale, window=window, softcap=softcap)
         return out.reshape(len(x), -1)
 

@@ -1,4 +1,5 @@
-"""Rotary position embedding: tables of a few positions, and their application in place."""
+"""Rotary position embedding: tables of a few positions, and their application in place; and the rotation of heads that
+are stored in nibbles."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rung.formats.codec import Floats
+from rung.formats.codec import Floats, half
+from rung.formats.search import CACHE_SHIFTS, codes_of, symmetric
 from rung.models.card import Rope
 
 if TYPE_CHECKING:
@@ -71,3 +73,26 @@ def rotate_array(x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None
     turned = first * cos - second * sin
     second[...] = second * cos + first * sin
     first[...] = turned
+
+
+def spread_evenly(x: Floats) -> Floats:
+    """Return x [..., D] times the Hadamard matrix over its norm, in parts of the largest power of two that divides D.
+
+    It is its own inverse.
+    """
+    part = x.shape[-1] & -x.shape[-1]
+    signs = np.ones((1, 1), np.float32)
+    while len(signs) < part:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    turned: Floats = (x.reshape(-1, part) @ (signs / np.sqrt(np.float32(part)))).reshape(x.shape)
+    return turned
+
+
+def in_nibbles(x: Floats) -> Floats:
+    """Return rotated keys or values [..., D] as a cache in q4_0 holds them: f32 of codes and float16 steps of 32."""
+    blocks = np.ascontiguousarray(x.reshape(-1, 32).T)
+    with np.errstate(divide="ignore"):
+        scale, inverse = half(symmetric(blocks, 8, CACHE_SHIFTS)[0])
+    codes = codes_of(blocks, inverse, -8, 7, np.empty_like(blocks))
+    found: Floats = (codes * scale.astype(np.float32)).T.reshape(x.shape)
+    return found

@@ -16,10 +16,11 @@ from rung.kernels.webgpu import device_blocks, is_webgpu, tensor_device
 from rung.kernels.webgpu.int8.units import rounded
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
-from rung.models.decoder_memory import row_bytes
+from rung.models.decoder_memory import code_bytes, row_bytes
 from rung.ops import LADDERS
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
+from rung.ops.decode_step.rope import in_nibbles, spread_evenly
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import columns_of, compare, compare_scale, on
 from rung.ops.proof import weights as weights_of
@@ -156,6 +157,8 @@ class _Parts:
         return self._device
 
 
+#: How much of a row's deviation single logits may differ by, and all of them, with caches in blocks.
+_BLOCKS = {"q8_0": (0.3, 0.02), "q4_0": (0.8, 0.05)}
 #: Caches that one check has.
 _CACHES = 7
 
@@ -164,7 +167,7 @@ class TinyCache:
     """Keys and values of two layers, blocks of 16 positions that lie in turned order: a pool and a cache in one; see
     ``rung.ops.decode_step.parts``.
 
-    In q8_0 arrays are written and read as float32 of the same values. On a GPU that WebGPU reaches both lie twice: in
+    In blocks arrays are written and read as float32 of the same values. On a GPU that WebGPU reaches both lie twice: in
     its buffers, which ``pool`` shares with others, and as arrays for the rung that others are compared with.
     """
 
@@ -173,7 +176,7 @@ class TinyCache:
 
     def __init__(self, head_dim: int, dtype: str, device: str, pool: TinyCache | None = None) -> None:
         self.context, self.dtype = CONTEXT, dtype
-        self._row = head_dim if dtype == "q8_0" else row_bytes(head_dim, dtype)
+        self._row = code_bytes(head_dim, dtype)
         shape = -(-CONTEXT // self.block), 2, 2, KV_HEADS, self.block
         self._memory = np.zeros((*shape[:-1], self.block * row_bytes(head_dim, dtype)), np.uint8)
         self._next = 0
@@ -227,6 +230,8 @@ class TinyCache:
             for row, heads in enumerate(new, start):
                 if self.dtype == "q8_0":
                     heads = self._rounded(np.ascontiguousarray(heads))
+                elif self.dtype == "q4_0":
+                    heads = spread_evenly(in_nibbles(spread_evenly(np.ascontiguousarray(heads))))
                 self._values[::-1][row // self.block, layer, which, :, row % self.block] = heads
 
     def _rounded(self, heads: Floats) -> Floats:
@@ -437,10 +442,10 @@ def wrong_products(device: str) -> str:
 
 def _differ(got: Floats, want: Floats, cache: str, exact: bool) -> str:
     """Return how rows differ. A value that is rounded to another int8 moves single values by some hundredths of a row's
-    deviation, and all of them by less than a thousandth. Of a cache in q8_0 queries are quantized, too, and a key that
-    differs in its last digit gets another code. With ``exact`` activations only sums are rounded, and what an f16 cache
-    has."""
-    single, all_of_them = (0.3, 0.02) if cache == "q8_0" else (0.1, 0.005)
+    deviation, and all of them by less than a thousandth. Of a cache in blocks queries are quantized, too, and a key
+    that differs in its last digit gets another code. With ``exact`` activations only sums are rounded, and what an f16
+    cache has."""
+    single, all_of_them = _BLOCKS.get(cache, (0.1, 0.005))
     if exact:
         single, all_of_them = {"f32": (1e-4, 1e-5), "f16": (0.01, 0.001), "q8_0": (0.05, 0.005)}[cache]
     reason = compare(got, want, want.std(axis=1, keepdims=True), single)

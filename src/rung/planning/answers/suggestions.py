@@ -11,6 +11,7 @@ from rung.core.text import quoted, size, tenths
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group
+from rung.models.decoder_memory import IN_BLOCKS
 from rung.models.lookup import name_of
 from rung.planning.check_result import Question, Relaxation
 from rung.planning.gguf_mixtures import Mixture, storage
@@ -184,7 +185,7 @@ def _shorter_with_more(
     alone = [device for device in devices if device.id == closest.placements[0].device]
     if context <= SMALLEST_CONTEXT or not request.memory or len(closest.placements) > 1:
         return []
-    stored = replace(request, cache_type=closest.cache_dtype) if closest.cache_dtype == "q8_0" else request
+    stored = replace(request, cache_type=closest.cache_dtype) if closest.cache_dtype in IN_BLOCKS else request
     shortest = arrange(plans, closest.storage, alone, stored, SMALLEST_CONTEXT, closest.packed).placements[0].memory
     budget = int(tenths(shortest.most) * 2**30)
     if budget >= min(closest.placements[0].memory.most, alone[0].budget):

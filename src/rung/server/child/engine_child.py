@@ -11,7 +11,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -507,6 +507,8 @@ def _load(
         simulation = simulate(device, software=software)
         card = simulations.enter_context(simulation)
         options["device"] = card.id if len(simulation.devices) == 1 else None
+    if (max_kl := options.pop("max_kl", None)) is not None:
+        options |= _within(channel, message.model, max_kl, options)
     model = load(
         message.model,
         **options,
@@ -522,6 +524,18 @@ def _load(
         if message.template:
             model.use_template(message.template)
     return model
+
+
+def _within(channel: Channel, model: str, max_kl: float, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options that are chosen within a KL, and say which."""
+    from rung.quantization import running
+
+    def progress(label: str, done: int, total: int) -> None:
+        channel.send(Progress(label, done, total))
+
+    found = running.within(model, max_kl, options, progress)
+    channel.send(Note(found.words))
+    return found.changes
 
 
 def _warm_up(model: Model) -> None:

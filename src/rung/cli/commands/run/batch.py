@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,6 +53,7 @@ def batch(
     draft: options.Draft = None,
     prefix_cache: options.PrefixCache = None,
     cache_type: options.CacheType = None,
+    max_kl: options.MaxKl = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
@@ -66,18 +67,21 @@ def batch(
     Lines may set max_tokens, temperature, top_p, seed, stop and more. The same command goes on after a stop.
     """
     if fleet:
-        of_model = format, device, software, memory, context, parallel, draft, prefix_cache, cache_type, threads
+        of_model = format, device, software, memory, context, parallel, draft, prefix_cache, cache_type, max_kl, threads
         _over_fleet(prompts, answers, model, quiet, of_model)
         return
-    from rung.cli.common import plan_line, simulated
+    from rung.cli.common import simulated
     from rung.cli.views.progress import bar
     from rung.engine.batches import requests, results
-    from rung.engine.load import load
     from rung.planning.request import Typed
 
     named = _models(prompts)
     total, chosen = len(named), model or _named(set(named), prompts, answers)
-    typed = Typed(f"rung batch {quoted(prompts)} {quoted(answers)} --model", chosen, device)
+    common = {
+        "format": format, "memory": memory, "context": context, "parallel": parallel, "draft": draft,
+        "prefix_cache": prefix_cache, "cache_type": cache_type, "threads": threads, "offline": offline,
+        "revision": revision, "typed": Typed(f"rung batch {quoted(prompts)} {quoted(answers)} --model", chosen, device),
+    }  # fmt: skip
     with results.opened(answers, chosen) as done:
         before, left = len(done.done), (each for each in requests.read(prompts) if each.key not in done.done)
         if before and not quiet:
@@ -85,26 +89,35 @@ def batch(
         if before >= total:
             return
         with simulated(device, software) as target, bar(quiet=quiet) as progress:
-            loaded = load(
-                chosen,
-                format=format,
-                device=target,
-                memory=memory,
-                context=context,
-                parallel=parallel,
-                draft=draft,
-                prefix_cache=prefix_cache,
-                cache_type=cache_type,
-                threads=threads,
-                offline=offline,
-                revision=revision,
-                typed=typed,
-                progress=progress.update,
-                on_plan=lambda plan, devices: None if quiet else note(plan_line(plan, devices)),
-            )
+            loaded = _load(chosen, max_kl, {**common, "device": target}, progress.update, quiet)
             failed = _answer(loaded, left, done, total, quiet)
     if not quiet:
         note(f"{count(total - before, 'answer')} in {answers}" + (f", {failed} of them errors" if failed else ""))
+
+
+def _load(
+    model: str, max_kl: float | None, common: dict[str, Any], progress: Callable[[str, int, int], None], quiet: bool
+) -> Model:
+    """Load the model, with what ``--max-kl`` chooses."""
+    from rung.cli.common import plan_line
+    from rung.engine.load import load
+
+    if max_kl is not None:
+        from rung.engine import process_memory
+
+        process_memory.need_software(what="judging a way to run a model")
+        from rung.quantization import running
+
+        found = running.within(model, max_kl, common, progress)
+        common = {**common, **found.changes}
+        if not quiet:
+            note(found.words)
+    return load(
+        model,
+        **common,
+        progress=progress,
+        on_plan=lambda plan, devices: None if quiet else note(plan_line(plan, devices)),
+    )
 
 
 def _models(prompts: Path) -> list[str | None]:

@@ -122,14 +122,6 @@ _System = Annotated[
         "--system", help="System prompt: instructions for the model before the conversation.", show_default=False
     ),
 ]
-_MaxKl = Annotated[
-    float | None,
-    typer.Option(
-        "--max-kl",
-        help="Take the cache and inputs of the least memory within this KL, in nats a token: 0.01; measured once.",
-        show_default=False,
-    ),
-]
 _Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the answer.")]
 
@@ -167,7 +159,7 @@ def run(
     draft: options.Draft = None,
     prefix_cache: options.PrefixCache = None,
     cache_type: options.CacheType = None,
-    max_kl: _MaxKl = None,
+    max_kl: options.MaxKl = None,
     max_tokens: _Max = None,
     temperature: _Temperature = None,
     top_k: _TopK = None,
@@ -338,17 +330,15 @@ def _within(request: RunOptions) -> tuple[RunOptions, dict[str, float]]:
         return request, {}
     from rung.cli.views.progress import bar
     from rung.engine import process_memory
+
+    process_memory.need_software(what="judging a way to run a model")
     from rung.quantization import running
 
-    running.check_max_kl(request.max_kl, request.load.format, request.load.cache_type)
-    process_memory.need_software(what="judging a way to run a model")
-    options = request.load
     with bar(request.quiet, counted=True) as progress:
-        way, usual = running.choose_way_of(request.model, request.max_kl, options.keywords(), progress.update)
+        found = running.within(request.model, request.max_kl, request.load.keywords(), progress.update)
     if not request.quiet:
-        note(way.words(usual, request.max_kl))
-    chosen = replace(options, format=way.format, cache_type=way.plan.cache_dtype, context=way.plan.context)
-    return replace(request, load=chosen), {"expected_kl": way.divergence}
+        note(found.words)
+    return replace(request, load=replace(request.load, **found.changes)), {"expected_kl": found.divergence}
 
 
 def _load(request: RunOptions) -> Model:

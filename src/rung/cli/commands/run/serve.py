@@ -119,6 +119,7 @@ def serve(
         ),
     ] = None,
     cache_type: options.CacheType = None,
+    max_kl: options.MaxKl = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
@@ -140,7 +141,7 @@ def serve(
     common = {
         "format": format, "device": device, "software": software, "memory": memory, "context": context,
         "parallel": parallel, "prefix_cache": prefix_cache, "cache_type": cache_type, "threads": threads,
-        "offline": offline,
+        "offline": offline, "max_kl": max_kl,
     }  # fmt: skip
     special = {"adapters": tuple(adapter or ()), "draft": draft, "revision": revision}
     template = _read_template(chat_template)

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from rung.kernels.cpu.compiled import Kernel, kernel
 from rung.kernels.cpu.decode.attend_floats import attend_bf16, attend_f16, attend_f32
-from rung.kernels.cpu.decode.attend_q8_0 import attend_q8_0
+from rung.kernels.cpu.decode.attend_q8_0 import attend_q4_0, attend_q8_0
 from rung.kernels.cpu.decode.cache_layout import ATTEND, QUAD, SIZE
 from rung.kernels.isa.generic import fetch_add, read_int
 from rung.kernels.isa.scalar import call_address
@@ -14,7 +14,13 @@ from rung.kernels.isa.scalar import call_address
 #: By dtype of the cache: up to ``QUAD`` query rows, ``apart`` bytes from each other, over one key head of a sequence.
 #: Each sees the positions up to ``position``, and ``step`` more than the row before it: 0 for query heads of one token,
 #: 1 for one head of tokens that follow each other. ``scores`` have room for ``score_floats``.
-attend_rows: dict[str, Kernel] = {"f32": attend_f32, "f16": attend_f16, "bf16": attend_bf16, "q8_0": attend_q8_0}
+attend_rows: dict[str, Kernel] = {
+    "f32": attend_f32,
+    "f16": attend_f16,
+    "bf16": attend_bf16,
+    "q8_0": attend_q8_0,
+    "q4_0": attend_q4_0,
+}
 
 
 class RunWord(IntEnum):

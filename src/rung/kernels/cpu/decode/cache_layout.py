@@ -48,8 +48,8 @@ class CacheWord(IntEnum):
     ``VALUES`` those from a key to its value, ``HEAD`` and ``ROW`` those between heads and between positions; ``SIZE``
     the values of a head, ``WINDOW`` the positions that a query sees, 0 for all; ``FLOATS`` the address of epsilon (of
     the norms of q and k), scale and softcap (0 for none), f32; ``ATTEND`` that of the kernel in ``attend_rows``. Of a
-    cache in q8_0, ``QUANTIZE`` is the address of the kernel that quantizes queries, and ``TILE`` how many of them the
-    level multiplies at once.
+    cache in blocks of 32 values, ``QUANTIZE`` is the address of the kernel that quantizes queries, and ``TILE`` how
+    many of them the level multiplies at once.
     """
 
     BLOCK, LAYER, VALUES, HEAD, ROW, SIZE, WINDOW, FLOATS, ATTEND, QUANTIZE, TILE = range(11)
@@ -65,8 +65,8 @@ def padded(count: int) -> int:
 
 def score_floats(context: int, size: int) -> int:
     """Float32 of a thread's scores in a context of so many positions, with what heads of ``size`` values need beside
-    them: sums, and of a cache in q8_0 quantized queries (10 int32 or float32 for each 32 values) and weights times the
-    scales of 64 positions."""
+    them: sums, and of a cache in blocks of 32 values quantized queries (10 int32 or float32 for each 32 values) and
+    weights times the scales of 64 positions."""
     return QUAD * padded(context) + 16 + padded(QUAD * 10 * -(-size // 32)) + QUAD * 64
 
 

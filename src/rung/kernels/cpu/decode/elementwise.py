@@ -10,6 +10,7 @@ import numba
 import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS
+from rung.kernels.isa.codes import butterflies
 from rung.kernels.isa.generic import (
     add,
     gelu,
@@ -78,6 +79,24 @@ def cap(x, count, softcap):
     outer, inner = spread(softcap), spread(_ONE / softcap)
     for j in range(0, 4 * count, 64):
         store(x + j, multiply(tangent(multiply(load(x + j), inner)), outer))
+
+
+@numba.njit(**OPTIONS)
+def spread_evenly(x, count):
+    """x times the Hadamard matrix over 2^-n/2, in place, in parts of the largest power of two that divides ``count``: a
+    rotation that is its own inverse. Large values of a few dimensions are then in all of them. ``count``: times 32."""
+    part = count & -count
+    scale = spread(np.float32(1 / np.sqrt(np.float64(part))))
+    for j in range(0, 4 * count, 64):
+        store(x + j, butterflies(multiply(load(x + j), scale)))
+    step = 64
+    while step < 4 * part:
+        for first in range(0, 4 * count, 2 * step):
+            for j in range(first, first + step, 64):
+                u, v = load(x + j), load(x + j + step)
+                store(x + j, add(u, v))
+                store(x + j + step, subtract(u, v))
+        step *= 2
 
 
 @numba.njit(**OPTIONS)

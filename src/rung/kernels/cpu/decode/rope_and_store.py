@@ -8,9 +8,9 @@ import numba
 import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
-from rung.kernels.cpu.decode.attend_q8_0 import write_key, write_value
+from rung.kernels.cpu.decode.attend_q8_0 import write_key, write_narrow_key, write_narrow_value, write_value
 from rung.kernels.cpu.decode.cache_layout import BLOCK, FLOATS, HEAD, LAYER, ROW, SIZE, VALUES
-from rung.kernels.cpu.decode.elementwise import norm, rotate
+from rung.kernels.cpu.decode.elementwise import norm, rotate, spread_evenly
 from rung.kernels.isa.generic import fetch_add, load, read_float, read_int
 from rung.kernels.isa.rows import row_width, store_row
 
@@ -45,58 +45,81 @@ def _write_row(to, values, size, kind):
 
 
 @numba.njit(**OPTIONS)
-def _write(cache, head, at, key, value, kind):
-    """Write a key and its value to position ``at`` of a head in a block; no ``kind`` is q8_0."""
-    size, values = read_int(cache + SIZE), head + read_int(cache + VALUES)
-    if kind is None:
-        write_key(head, at, key, size)
-        write_value(values, read_int(cache + BLOCK), at, value, size)
-    else:
-        row = at * read_int(cache + ROW)
-        _write_row(head + row, key, size, kind)
-        _write_row(values + row, value, size, kind)
+def _turned(words):
+    """Norm and rotate queries and key of a token and a key head that no thread has taken yet; in place.
 
-
-@numba.njit(**OPTIONS)
-def _rope_and_store_kv(words, kind):
+    Returns the head in the block that they belong to, 0 where none is left, the position in it, and the addresses of
+    queries, key and value.
+    """
     cache, kv_heads, group = read_int(words + _CACHE), read_int(words + _KV_HEADS), read_int(words + _GROUP)
+    unit = fetch_add(words, 1)
+    if unit >= read_int(words + _TOKENS) * kv_heads:
+        return 0, 0, 0, 0, 0
     size, epsilon = read_int(cache + SIZE), read_float(read_int(cache + FLOATS))
     block, rows = read_int(cache + BLOCK), read_int(words + _ROWS)
     half, interleaved = read_int(words + _HALF), read_int(words + _INTERLEAVED) != 0
-    units = read_int(words + _TOKENS) * kv_heads
-    while True:
-        unit = fetch_add(words, 1)
-        if unit >= units:
-            break
-        token, kv_head = unit // kv_heads, unit % kv_heads
-        position, table = read_int(rows + 16 * token), read_int(rows + 16 * token + 8)
-        cosine, sine = read_int(words + _COSINE) + 4 * half * token, read_int(words + _SINE) + 4 * half * token
-        at = read_int(words + _Q) + read_int(words + _Q_APART) * token + 4 * size * group * kv_head
-        for head in range(group):
-            _turn(at + 4 * size * head, read_int(words + _Q_NORM), size, epsilon, cosine, sine, half, interleaved)
-        key = read_int(words + _K) + read_int(words + _K_APART) * token + 4 * size * kv_head
-        _turn(key, read_int(words + _K_NORM), size, epsilon, cosine, sine, half, interleaved)
-        to = read_int(table + 8 * (position // block)) + read_int(cache + LAYER) + kv_head * read_int(cache + HEAD)
-        value = read_int(words + _V) + read_int(words + _V_APART) * token + 4 * size * kv_head
-        _write(cache, to, position % block, key, value, kind)
+    token, kv_head = unit // kv_heads, unit % kv_heads
+    position, table = read_int(rows + 16 * token), read_int(rows + 16 * token + 8)
+    cosine, sine = read_int(words + _COSINE) + 4 * half * token, read_int(words + _SINE) + 4 * half * token
+    query = read_int(words + _Q) + read_int(words + _Q_APART) * token + 4 * size * group * kv_head
+    for head in range(group):
+        _turn(query + 4 * size * head, read_int(words + _Q_NORM), size, epsilon, cosine, sine, half, interleaved)
+    key = read_int(words + _K) + read_int(words + _K_APART) * token + 4 * size * kv_head
+    _turn(key, read_int(words + _K_NORM), size, epsilon, cosine, sine, half, interleaved)
+    to = read_int(table + 8 * (position // block)) + read_int(cache + LAYER) + kv_head * read_int(cache + HEAD)
+    value = read_int(words + _V) + read_int(words + _V_APART) * token + 4 * size * kv_head
+    return to, position % block, query, key, value
+
+
+@numba.njit(**OPTIONS)
+def _rope_and_store_floats(words, kind):
+    cache = read_int(words + _CACHE)
+    size, apart, row = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + ROW)
+    head, at, _, key, value = _turned(words)
+    while head != 0:
+        _write_row(head + at * row, key, size, kind)
+        _write_row(head + apart + at * row, value, size, kind)
+        head, at, _, key, value = _turned(words)
 
 
 @kernel(3)
 def rope_and_store_f32(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_kv(words, np.float32(0))
+    _rope_and_store_floats(words, np.float32(0))
 
 
 @kernel(3)
 def rope_and_store_f16(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_kv(words, 0)
+    _rope_and_store_floats(words, 0)
 
 
 @kernel(3)
 def rope_and_store_q8_0(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_kv(words, None)
+    cache = read_int(words + _CACHE)
+    size, apart, block = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + BLOCK)
+    head, at, _, key, value = _turned(words)
+    while head != 0:
+        write_key(head, at, key, size)
+        write_value(head + apart, block, at, value, size)
+        head, at, _, key, value = _turned(words)
+
+
+@kernel(3)
+def rope_and_store_q4_0(words, thread, threads):
+    """See ``rope_and_store_kv``; all three are rotated once more, so that no dimension is larger than others."""
+    cache, group = read_int(words + _CACHE), read_int(words + _GROUP)
+    size, apart, block = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + BLOCK)
+    head, at, query, key, value = _turned(words)
+    while head != 0:
+        for number in range(group):
+            spread_evenly(query + 4 * size * number, size)
+        spread_evenly(key, size)
+        spread_evenly(value, size)
+        write_narrow_key(head, at, key, size)
+        write_narrow_value(head + apart, block, at, value, size)
+        head, at, query, key, value = _turned(words)
 
 
 #: By dtype of the cache: norm and rotate q and k in place, and write k and v into the cache; see ``StoreWord``.
@@ -104,4 +127,5 @@ rope_and_store_kv: dict[str, Kernel] = {
     "f32": rope_and_store_f32,
     "f16": rope_and_store_f16,
     "q8_0": rope_and_store_q8_0,
+    "q4_0": rope_and_store_q4_0,
 }
