@@ -19,7 +19,7 @@ from rung.models.files.jsonfile import read_bounded
 from rung.models.settings import Settings
 
 #: What belongs to a model beside its weights and its config.json.
-_BESIDE = (
+_COPIED = (
     *("generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "added_tokens.json"),
     *("special_tokens_map.json", "chat_template.jinja", "chat_template.json", "merges.txt", "vocab.json"),
     *("preprocessor_config.json", "processor_config.json"),
@@ -34,7 +34,7 @@ def copied(folder: Path) -> dict[str, bytes]:
 
 def companion_files(folder: Path) -> list[str]:
     """Their names."""
-    return [name for name in _BESIDE if (folder / name).is_file()]
+    return [name for name in _COPIED if (folder / name).is_file()]
 
 
 def constants(card: ModelCard) -> tuple[tuple[Entry, bytes], ...]:

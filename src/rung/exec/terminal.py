@@ -15,7 +15,7 @@ from typing import Any
 
 _INPUT, _OUTPUT, _LOCAL, _CHARACTERS = 0, 1, 3, 6
 #: With it the kernel tells the other end what is set (``termbits.h`` of Linux, ``termios.h`` of macOS).
-_TOLD = getattr(termios, "EXTPROC", 0x800 if sys.platform == "darwin" else 0x10000)
+_EXTPROC = getattr(termios, "EXTPROC", 0x800 if sys.platform == "darwin" else 0x10000)
 #: The first byte of what is read then, where it is no output but a setting.
 _SETTING = getattr(termios, "TIOCPKT_IOCTL", 64)
 
@@ -29,7 +29,7 @@ class Terminal:
         self.control, self.end = os.openpty()
         self._set = termios.tcgetattr(real)
         self._set[_OUTPUT] &= ~termios.OPOST  # the real one does it
-        self._set[_LOCAL] |= _TOLD
+        self._set[_LOCAL] |= _EXTPROC
         termios.tcsetattr(self.end, termios.TCSANOW, self._set)
         try:
             fcntl.ioctl(self.control, termios.TIOCPKT, (1).to_bytes(4, sys.byteorder))
@@ -74,7 +74,7 @@ class Terminal:
 
 def _changed(real: list[Any], before: list[Any], now: list[Any]) -> list[Any]:
     attributes = list(real)
-    for which, takes in ((_INPUT, ~0), (_OUTPUT, termios.ONLCR), (_LOCAL, ~_TOLD)):
+    for which, takes in ((_INPUT, ~0), (_OUTPUT, termios.ONLCR), (_LOCAL, ~_EXTPROC)):
         changed = (before[which] ^ now[which]) & takes
         attributes[which] = (real[which] & ~changed) | (now[which] & changed)
     characters = zip(real[_CHARACTERS], before[_CHARACTERS], now[_CHARACTERS], strict=True)

@@ -127,7 +127,7 @@ class FleetPool:
         self._leaving: set[str] = set()
         self._deployments: dict[tuple[str, str], Deployment] = {}
         self._states: dict[tuple[str, str], ReplicaState] = {}
-        self._last_seen: dict[tuple[str, str], float] = {}
+        self._last_active: dict[tuple[str, str], float] = {}
         self._nodes: dict[str, Any] = {}
         self._files: dict[str, list[weights.ModelFile]] = {}
         self._source: Any = None
@@ -257,10 +257,10 @@ class FleetPool:
                 known, state = self._states.get(key), await deployment.state(node, _STATE_SECONDS)
                 self._states[key] = state
             except NodeLost:
-                if time.monotonic() - self._last_seen.get(key, 0.0) > _SILENT_SECONDS:
+                if time.monotonic() - self._last_active.get(key, 0.0) > _SILENT_SECONDS:
                     engine.lose(node)
                 continue
-            self._last_seen[key] = time.monotonic()
+            self._last_active[key] = time.monotonic()
             self._note_change(model, known, state)
             if (divided := self._divided.get(model)) is not None and not divided.is_whole(self._able()):
                 if divided.first == node and not divided.is_whole(self._nodes):

@@ -66,7 +66,7 @@ _CUDA_INSTRUCTIONS = 4.0
 _MORE_ROWS = 4.2, 0.5
 #: Instructions a weight by which a workgroup makes int8 of its row of activations: 520 of each of 256 threads for 32
 #: rows of 4,096 columns (``--int8 --summed``); half of it where it has gate and up.
-_MADE_INT8 = 1.0
+_INT8_UNITS = 1.0
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU,
 #: where Python launches about 50 kernels a layer, each in some 6 microseconds.
 _LAYER_SECONDS = {
@@ -364,7 +364,7 @@ def _instructions(group: Group, device: Device, rows: int) -> float:
     if not _has_dots(device) or group.format.split(":")[0] in _IN_FLOAT32:
         return floats
     share = group.summed / group.count if group.count else 0.0
-    return integers + (share * _MADE_INT8 if rows == 1 else 0.0)
+    return integers + (share * _INT8_UNITS if rows == 1 else 0.0)
 
 
 def _peak(group: Group, device: Device) -> float:

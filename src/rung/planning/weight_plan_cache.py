@@ -139,14 +139,14 @@ class WeightPlanCache:
         share it."""
         key = id(device)
         if key not in self._kinds:
-            levels = tuple(device.capability(name).level for name in _ASKED if not name.startswith("package."))
-            packages = tuple(name.removeprefix("package.") in device.software for name in _ASKED)
+            levels = tuple(device.capability(name).level for name in _QUESTIONS if not name.startswith("package."))
+            packages = tuple(name.removeprefix("package.") in device.software for name in _QUESTIONS)
             compilers = device.arch, *map(device.software.get, ("nvrtc", "hiprtc"))
             self._kinds[key] = device, (device.kind, levels, packages, compilers)
         return self._kinds[key][1]
 
 
 #: What the rungs of linear and their checks ask of a device.
-_ASKED = tuple(
+_QUESTIONS = tuple(
     sorted({"matmul.f16", "matmul.bf16", *(need for rung in LADDERS["linear"].rungs for need in rung.needs)})
 )

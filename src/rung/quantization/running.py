@@ -142,8 +142,8 @@ def check_max_kl(max_kl: float, format: str | None, cache_type: str | None) -> N
 
 @dataclass(frozen=True)
 class Within(Value):
-    """What ``--max-kl`` chose: ``changes`` of the keyword arguments of ``rung.engine.load.load``, the ``divergence``
-    that is expected, and all of it in ``words``."""
+    """Hold what ``--max-kl`` chose: ``changes`` of the keyword arguments of ``rung.engine.load.load``, the
+    ``divergence`` that is expected, and all of it in ``words``."""
 
     changes: FrozenDict[Any]
     divergence: float

@@ -12,7 +12,7 @@ from rung.models.card import View
 Doubles = npt.NDArray[np.float64]
 #: Of its own width, how far a picture lies beside its neighbor's where nothing else says how far the scene is: surveys
 #: are flown with overlaps of 60 to 80 %.
-_BESIDE = 1 / 3
+_SIDEWAYS = 1 / 3
 
 
 def pose_of(view: View) -> Doubles:
@@ -58,7 +58,7 @@ def reaches(views: Sequence[View]) -> Doubles:
     if not np.isfinite(nearest).any():  # all stand in one place
         return np.ones(len(views))
     widths = np.array([min(view.width / view.fx, view.height / view.fy) for view in views])
-    return float(np.median(nearest)) / (_BESIDE * widths)
+    return float(np.median(nearest)) / (_SIDEWAYS * widths)
 
 
 def in_picture(view: View, points: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.bool_], Doubles]:

@@ -72,7 +72,7 @@ def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
     undone = _OF_OWN_CODE.difference(own) if own and first == own else ()
     certain = dict.fromkeys(first if isinstance(first, Whole) else first[:1], max(found.values()))
     found = certain | {label: chance for label, chance in found.items() if label not in {*certain, *undone}}
-    together = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.excerpt}")}
+    together = {label for label, pattern in _TOGETHER if re.search(pattern, f"{scene.text}\n{scene.excerpt}")}
     tried = together | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.excerpt}")}
     return {label: chance * (_TRIED_HELPS if label in tried else 1) for label, chance in found.items()}
 
@@ -89,7 +89,7 @@ _TRIED = (
 )
 _TRIED_HELPS = 0.15
 #: What does not touch what the message names.
-_BESIDE = (
+_TOGETHER = (
     (
         "change-quantization",
         r"(?i)\A(?![\s\S]*(?:quant|gptq|awq|marlin|fp8|[48]-?bit))[\s\S]*flash[-_ ]?att\w*.{0,60}(?:only|requires?)",

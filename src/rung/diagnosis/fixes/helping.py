@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from rung.diagnosis.model.words import Table, read_table, scores, weighed
 
 #: Fixes beside those of the cause's own order are told from this chance on.
-_TOLD = 0.1
+_LIKELY = 0.1
 
 
 @functools.cache
@@ -35,4 +35,4 @@ class Helping:
         found = {}
         for number, label in enumerate(self._labels):
             found[label] = 1 / (1 + math.exp(-by_cause.get(number, 0.0) - self._by_words[number]))
-        return {label: chance for label, chance in found.items() if label in usual or chance >= _TOLD}
+        return {label: chance for label, chance in found.items() if label in usual or chance >= _LIKELY}

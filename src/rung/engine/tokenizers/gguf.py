@@ -229,7 +229,7 @@ class GgufTokenizer:
     @cached_property
     def _merges_around_specials(self) -> Any:
         other = self._pre.as_llama_cpp()
-        return self._merges if other == replace(self._pre, beside_specials=()) else self._with_splits(other)
+        return self._merges if other == replace(self._pre, around_specials=()) else self._with_splits(other)
 
     def _with_splits(self, pre: PreTokenizer) -> Any:
         from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers

@@ -5,7 +5,7 @@ matches and what lies between them. The expressions are those of the checkpoints
 where they are known, since a GGUF file must tokenize plain text as its checkpoint does; where only
 llama.cpp's reading is public, they follow its behavior. Names and families are llama.cpp's.
 
-Text in which special tokens occur is cut as llama.cpp cuts it (``beside_specials``): it reads some classes of
+Text in which special tokens occur is cut as llama.cpp cuts it (``around_specials``): it reads some classes of
 letters differently and composes no characters, and people compare with it there.
 """
 
@@ -95,7 +95,7 @@ class PreTokenizer:
     ``splits``: regular expressions, one after the other. ``whole_words``: a piece that is a token is not
     merged from its bytes. ``adds_bos``: the default of ``add_bos_token``. ``nfc``: the checkpoints of this
     kind compose characters first. ``raw``: tokens are text with ``▁`` for spaces and ``<0x00>`` bytes, not
-    GPT-2's byte letters. ``beside_specials``: the splits where special tokens occur, if they differ.
+    GPT-2's byte letters. ``around_specials``: the splits where special tokens occur, if they differ.
     """
 
     splits: tuple[str, ...]
@@ -103,11 +103,11 @@ class PreTokenizer:
     adds_bos: bool = False
     nfc: bool = False
     raw: bool = False
-    beside_specials: tuple[str, ...] = ()
+    around_specials: tuple[str, ...] = ()
 
     def as_llama_cpp(self) -> PreTokenizer:
         """How text is cut where special tokens occur."""
-        return replace(self, splits=self.beside_specials or self.splits, nfc=False, beside_specials=())
+        return replace(self, splits=self.around_specials or self.splits, nfc=False, around_specials=())
 
 
 _LLAMA3_FAMILY = PreTokenizer((_LLAMA3,), whole_words=True, adds_bos=True)
@@ -158,7 +158,7 @@ _FAMILIES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((_QWEN35,)), "qwen35"),
     (PreTokenizer((_BLOOM,)), "poro-chat bloom gpt3-finnish"),
     (PreTokenizer((_BLOOM, r"\p{N}")), "viking"),
-    (PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True, beside_specials=(_TEKKEN_ASCII,)), "tekken"),
+    (PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True, around_specials=(_TEKKEN_ASCII,)), "tekken"),
     (
         PreTokenizer(
             (
@@ -173,7 +173,7 @@ _FAMILIES: tuple[tuple[PreTokenizer, str], ...] = (
         ),
         "chameleon",
     ),
-    (PreTokenizer((_GPT4O,), beside_specials=(_GPT4O_ASCII,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
+    (PreTokenizer((_GPT4O,), around_specials=(_GPT4O_ASCII,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
     (PreTokenizer((_GPT4O,), whole_words=True), "granite-embed-multi-97m"),
     (PreTokenizer((_THREES_FROM_THE_RIGHT, _GPT4O)), "tiny_aya cohere2moe"),
     (PreTokenizer((_KIMI,)), "kimi-k2"),

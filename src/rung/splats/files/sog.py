@@ -36,7 +36,7 @@ from rung.splats.files.packing import (
 )
 
 #: Rows of the palette beside each other in its picture.
-_BESIDE = 64
+_ACROSS = 64
 #: The last byte of a rotation says which part is the largest.
 _LARGEST = 252
 _MOST_META, _MOST_ROWS = 1 << 20, 1 << 16
@@ -109,10 +109,10 @@ class _Reader:
         terms, rows = REST[int(entry["bands"])], int(entry["count"])
         labels = self._picture("shN", 1)
         label = labels[:, 0].astype(np.int64) | labels[:, 1].astype(np.int64) << 8
-        height = -(-rows // _BESIDE)
+        height = -(-rows // _ACROSS)
         if not 0 < rows <= 1 << 16 or (label >= rows).any():
             raise _bad(self._path, f"splats ask for rows of harmonics beyond the {rows:,} that are there")
-        table = self._picture("shN", 0, _BESIDE * terms * height, (_BESIDE * terms, height))
+        table = self._picture("shN", 0, _ACROSS * terms * height, (_ACROSS * terms, height))
         return self._codes("shN")[table.reshape(-1, terms, 4)[label, :, :3]]
 
     def _codes(self, name: str) -> Floats:
@@ -211,7 +211,7 @@ def _shared(cloud: Cloud, pictures: _Pictures) -> dict[str, Any]:
     table, labels = palette(cloud.harmonics[:, 1:].reshape(number, -1), min(_MOST_ROWS, 1 << number.bit_length() - 1))
     codes, indexes = codebook(table.reshape(-1, 3))
     files = [
-        pictures.add("shN_centroids", indexes, _BESIDE * terms),
+        pictures.add("shN_centroids", indexes, _ACROSS * terms),
         pictures.add("shN_labels", np.column_stack([labels & 255, labels >> 8, np.zeros_like(labels)])),
     ]
     return {"count": len(table), "bands": cloud.degree, "codebook": codes.tolist(), "files": files}

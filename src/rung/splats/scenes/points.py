@@ -16,7 +16,7 @@ from rung.splats.scenes import colmap
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-_PLACE, _COLOR = ("x", "y", "z"), ("red", "green", "blue")
+_POSITION, _COLOR = ("x", "y", "z"), ("red", "green", "blue")
 _HEADER = 1000
 _AWAY = ["take ply_file_path out: it begins without points"]
 
@@ -38,10 +38,10 @@ def ply(path: Path) -> tuple[Floats, Bytes]:
             rows(path, elements_of_file["vertex"]) if "vertex" in elements_of_file else np.zeros(0, [("nothing", "f4")])
         )
         columns = {name: found[name] for name in found.dtype.names or ()}
-    if not set(_PLACE) <= set(columns):
+    if not set(_POSITION) <= set(columns):
         raise BadFile(f"{path} holds no points: its vertices have no x, y, z.", [], _AWAY)
     with np.errstate(over="ignore", invalid="ignore"):
-        centers = np.stack([columns[name] for name in _PLACE], axis=1).astype(np.float32)
+        centers = np.stack([columns[name] for name in _POSITION], axis=1).astype(np.float32)
         colors = np.full(centers.shape, 128, np.uint8)
         if set(_COLOR) <= set(columns):
             colors = np.stack([columns[name] for name in _COLOR], axis=1).astype(np.uint8)

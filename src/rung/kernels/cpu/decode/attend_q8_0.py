@@ -150,8 +150,8 @@ def _nibbles(values, scale):
     """Write the float16 step of 32 values; the bytes of their codes, those of the first 16 in the low nibbles."""
     step = _step(values)
     write_half(scale, step)
-    held = largest(to_half(spread(step)))
-    factor = spread(np.float32(0) if held == 0 else _ONE / held)
+    stored = largest(to_half(spread(step)))
+    factor = spread(np.float32(0) if stored == 0 else _ONE / stored)
     first, second = _nearest(values, factor), _nearest(values + 64, factor)
     return join_bits(whole(add(first, spread(-_LOWEST))), whole(add(second, spread(-_LOWEST))), 4)
 

@@ -57,7 +57,7 @@ _COARSE = np.float32(2.0**-20)  # ``formats.codec.COARSE``
 _ONE, _MOST_6, _MOST_8, _HALF_8 = (np.float32(each) for each in (1, 63, 127, 128))
 _SIXTEEN, _THIRTY_TWO = np.float32(16.0), np.float32(32.0)
 #: Where things lie in scratch: the importance in columns, what a search finds, what is made of it.
-_WEIGHT, _FOUND, _MADE = 2048, 4096, 5120
+_WEIGHT, _FOUND, _CODED = 2048, 4096, 5120
 
 
 @numba.njit(**OPTIONS)
@@ -163,9 +163,9 @@ def q4_k(words, thread, threads):
         for first in range(0, count, 2):
             x = work + WORK + 1024 * first
             _search_affine(x, importance, _SIXTEEN, w[TABLE], work)
-            _scales_affine(work + _FOUND, work + _MADE, _SIXTEEN, w[REFUSED])
+            _scales_affine(work + _FOUND, work + _CODED, _SIXTEEN, w[REFUSED])
             for second in range(min(count - first, 2)):
-                _write_q4_k(x + 1024 * second, blocks + 144 * (first + second), work + _MADE, second)
+                _write_q4_k(x + 1024 * second, blocks + 144 * (first + second), work + _CODED, second)
             importance += 2048 if importance else 0
 
 
@@ -182,9 +182,9 @@ def q5_k(words, thread, threads):
         for first in range(0, count, 2):
             x = work + WORK + 1024 * first
             _search_affine(x, importance, _THIRTY_TWO, w[TABLE], work)
-            _scales_affine(work + _FOUND, work + _MADE, _THIRTY_TWO, w[REFUSED])
+            _scales_affine(work + _FOUND, work + _CODED, _THIRTY_TWO, w[REFUSED])
             for second in range(min(count - first, 2)):
-                _write_q5_k(x + 1024 * second, blocks + 176 * (first + second), work + _MADE, second)
+                _write_q5_k(x + 1024 * second, blocks + 176 * (first + second), work + _CODED, second)
             importance += 2048 if importance else 0
 
 
@@ -262,6 +262,6 @@ def q6_k(words, thread, threads):
         for at in range(count):
             x = work + WORK + 1024 * at
             _search_symmetric(x, importance, w[TABLE], work)
-            _scales_symmetric(work + _FOUND, work + _MADE, w[REFUSED])
-            _write_q6_k(x, blocks + 210 * at, work + _MADE)
+            _scales_symmetric(work + _FOUND, work + _CODED, w[REFUSED])
+            _write_q6_k(x, blocks + 210 * at, work + _CODED)
             importance += 1024 if importance else 0

@@ -41,7 +41,7 @@ _NAMES = (
 #: rates for each value of a row, settings as in ``adam``; a number that makes rounding another one in each step; and
 #: scratch for each thread.
 WORDS = tuple(_NAMES.split())
-(_COUNT, _TERMS, _DEGREE, _HALVES, _POSITION, _MEANS, _HARMONICS, _COLORS, _GIVEN, _G_MEANS) = range(1, 11)
+(_COUNT, _TERMS, _DEGREE, _HALVES, _POSITION, _MEANS, _HARMONICS, _COLORS, _GRADIENTS, _G_MEANS) = range(1, 11)
 (_FIRST, _FIRST_SIZES, _SECOND, _SECOND_SIZES, _BOOKS, _MIDDLES, _LOOKUP, _RATES, _SETTINGS, _SALT) = range(11, 21)
 _SCRATCH = 21
 #: float64 of scratch for each thread: harmonics, what they are multiplied by, and both means of a splat.
@@ -119,7 +119,7 @@ def shade_back(words, thread, threads):
     """Puts zero into ``gradients`` where a color was cut off, and writes the gradients of the centers."""
     w = numbers(words)
     by = doubles(w[_SCRATCH] + 8 * SCRATCH * thread)
-    colors, gradients, g_means = floats(w[_COLORS]), floats(w[_GIVEN]), floats(w[_G_MEANS])
+    colors, gradients, g_means = floats(w[_COLORS]), floats(w[_GRADIENTS]), floats(w[_G_MEANS])
     while True:
         first = fetch_add(words, 1) * _CHUNK
         if first >= w[_COUNT]:
@@ -189,7 +189,7 @@ def _fade(w, index, width, root, epsilon, size, wide):
 def _learn(w, index, width, s, size, wide, scratch):
     """A step of a splat that was seen."""
     basis, first, second = doubles(scratch), doubles(scratch + 256), doubles(scratch + 640)
-    gradients, rates = floats(w[_GIVEN]), floats(w[_RATES])
+    gradients, rates = floats(w[_GRADIENTS]), floats(w[_RATES])
     book, other = floats(w[_BOOKS]), floats(w[_BOOKS] + 1024)
     x, y, z, _ = _direction(w, index)
     harmonics(w[_DEGREE], x, y, z, basis)
@@ -210,7 +210,7 @@ def _learn(w, index, width, s, size, wide, scratch):
 def learn(words, thread, threads):
     """Changes the harmonics and both means."""
     w = numbers(words)
-    s, gradients, width = floats(w[_SETTINGS]), floats(w[_GIVEN]), 3 * w[_TERMS]
+    s, gradients, width = floats(w[_SETTINGS]), floats(w[_GRADIENTS]), 3 * w[_TERMS]
     sizes, wides = floats(w[_FIRST_SIZES]), floats(w[_SECOND_SIZES])
     scratch = w[_SCRATCH] + 8 * SCRATCH * thread
     while True:

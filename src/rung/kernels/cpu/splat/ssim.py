@@ -35,7 +35,7 @@ _NAMES = "counter height wide stride window weights made truth slopes inside sum
 #: ``5 (stride + 2 MARGIN)`` float32 for each thread, zeros before ``back``; the shares of L1 and of SSIM for each
 #: float, then SSIM's two constants (float32 [4]); and the gradient [height, stride].
 WORDS = tuple(_NAMES.split())
-(_HEIGHT, _WIDE, _STRIDE, _WINDOW, _WEIGHTS, _MADE, _TRUTH) = range(1, 8)
+(_HEIGHT, _WIDE, _STRIDE, _WINDOW, _WEIGHTS, _RENDERED, _TRUTH) = range(1, 8)
 (_SLOPES, _INSIDE, _SUMS, _SCRATCH, _SHARES, _GRADIENT) = range(8, 14)
 #: Floats on either side of a row of scratch.
 MARGIN = 48
@@ -50,7 +50,7 @@ def _down(w, row, scratch, long):
         mx, my, xx, yy, xy = zero(), zero(), zero(), zero(), zero()
         for tap in range(w[_WINDOW]):
             weight = load_spread(w[_WEIGHTS] + 4 * tap)
-            x = load(w[_MADE] + step * (row + tap) + at)
+            x = load(w[_RENDERED] + step * (row + tap) + at)
             y = load(w[_TRUTH] + step * (row + tap) + at)
             wx, wy = multiply(weight, x), multiply(weight, y)
             mx, my = add(mx, wx), add(my, wy)
@@ -148,7 +148,7 @@ def back(words, thread, threads):
                 xx = multiply_add(weight, load(here + long), xx)
                 xy = multiply_add(weight, load(here + 2 * long), xy)
             here = 4 * w[_STRIDE] * row + at
-            x, y = load(w[_MADE] + here), load(w[_TRUTH] + here)
+            x, y = load(w[_RENDERED] + here), load(w[_TRUTH] + here)
             off = subtract(x, y)
             side = sign(off)
             away = multiply_add(off, side, away)

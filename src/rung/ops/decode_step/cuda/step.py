@@ -95,7 +95,7 @@ class Program:
         info = host.view(np.int32)[:, self.turns[-1] :]
         info[:, 0] = -1
         for own, each in zip(info, rows, strict=False):
-            self._place(own, each.start, each.cache)
+            self._fill_rows(own, each.start, each.cache)
         self.input.copy_(torch.from_numpy(host.reshape(-1)))
         self._run()
         logits: Floats = self.logits.to("cpu").numpy().reshape(self.count, -1)[: len(rows)]
@@ -103,7 +103,7 @@ class Program:
             logits = np.tanh(logits / np.float32(shape.logit_softcap)) * np.float32(shape.logit_softcap)
         return logits
 
-    def _place(self, info: np.ndarray[tuple[int], np.dtype[np.int32]], position: int, cache: Cache) -> None:
+    def _fill_rows(self, info: np.ndarray[tuple[int], np.dtype[np.int32]], position: int, cache: Cache) -> None:
         """Write position and blocks of a sequence."""
         info[0], count = position, position // self.pool.block + 1
         for group in range(self.pool.groups):

@@ -15,7 +15,7 @@ from rung.splats.poses import in_picture, places, pose_of, reaches
 from rung.splats.training.normalization import World
 
 #: Points beside a point, in an order along a curve through space, among which its neighbors are looked for.
-_BESIDE = 8
+_NEAR = 8
 _BITS = 21
 
 Bytes = npt.NDArray[np.uint8]
@@ -74,7 +74,7 @@ def apart(points: Floats) -> Floats:
         x, y, z = (spread_bits(column.astype(np.uint64)) for column in cells.T)
         order = np.argsort(x | y << np.uint64(1) | z << np.uint64(2), kind="stable")
         lined = points[order].astype(np.float64)
-        for step in range(1, min(_BESIDE + 1, len(points))):
+        for step in range(1, min(_NEAR + 1, len(points))):
             squares = np.sum((lined[step:] - lined[:-step]) ** 2, axis=1)
             for them in (order[step:], order[:-step]):
                 candidates = np.concatenate([near[them], squares[:, None]], axis=1)
