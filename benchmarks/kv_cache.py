@@ -6,13 +6,15 @@ Models with a cache of f16, of q8_0 and of q4_0 are loaded into one process and 
 ``--depth`` others; a ratio to f16 is the median over the turns. ``--llama-cpp`` measures ``llama-bench`` with these
 caches at that depth, too, in turns of its own. The divergence (KL, nats, mean and largest over all positions) is that
 of ``tests/data/prose.txt`` from the same model with a cache of f32, as one prompt and token by token; ``long`` that of
-the second half of two windows of ``--depth`` tokens of help pages, code and licences, by ``llama-perplexity``, too.
-Memory is the peak of a process that comes to the end of its context, beside what was planned.
+the second half of two windows of ``--depth`` tokens of help pages, code and licences, by ``llama-perplexity``, too;
+``rotation`` what rotating keys and values in q4_0 is worth, and searching for steps, in exact arithmetic. Memory is the
+peak of a process that comes to the end of its context, beside what was planned.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import statistics
@@ -23,9 +25,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import rung
 from rung.engine.scheduling.sequence_reader import SequenceReader
+from rung.engine.tokenizers.tokenizer import Tokenizer
+from rung.models.lookup import find_card
+from rung.ops.decode_step.rope import in_nibbles, spread_evenly
+from rung.quantization.divergence import Reference
+from rung.quantization.network import Arithmetic, in_blocks
+from rung.quantization.running import mixed_windows
 from rung.quantization.text import text_of, windows
 
 TEXT = Path(__file__).parents[1] / "tests" / "data" / "prose.txt"
@@ -154,6 +163,52 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return found
 
 
+class Narrow(Arithmetic):
+    """A cache in q4_0 whose keys are ``rotated`` or not, and whose values are; with steps that are ``searched`` for, or
+    the largest of 32 values over -8."""
+
+    def __init__(self, rotated: tuple[bool, bool], searched: bool) -> None:
+        super().__init__("q4_0")
+        self.__dict__.update(rotated=rotated, searched=searched, calls=itertools.count())
+
+    def stored(self, x: torch.Tensor) -> torch.Tensor:
+        """Return keys or values, which come in turns, as that cache has them; keys stay rotated, as queries are."""
+        which = next(self.calls) % 2
+        turned = spread_evenly(x.contiguous().numpy()) if self.rotated[which] else x.contiguous().numpy()
+        found = in_nibbles(turned) if self.searched else nearest(turned)
+        return torch.from_numpy(spread_evenly(found) if which and self.rotated[1] else found)
+
+    def query(self, x: torch.Tensor) -> torch.Tensor:
+        """Return queries as those keys are multiplied with them."""
+        turned = torch.from_numpy(spread_evenly(x.contiguous().numpy())) if self.rotated[0] else x
+        return in_blocks(turned, torch.float32)
+
+
+def nearest(x: np.ndarray) -> np.ndarray:
+    """Return x as codes of 4 bits and a step of float16 hold it, the value of largest magnitude exactly -8 steps."""
+    blocks = x.reshape(-1, 32)
+    steps = (
+        (np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1) / -8).astype(np.float16).astype(np.float32)
+    )
+    codes = np.clip(np.floor(np.divide(blocks, steps, out=np.zeros_like(blocks), where=steps != 0) + 8.5), 0, 15) - 8
+    return (codes * steps).reshape(x.shape).astype(np.float32)
+
+
+def rotation(path: Path, given: argparse.Namespace) -> None:
+    """Print the KL of caches in q4_0 by what is rotated and how steps are found, beside q8_0."""
+    card = find_card(str(path), offline=True)
+    reference = Reference(card, mixed_windows(card, Tokenizer.from_card(card), given.prose))
+    ways: dict[str, Arithmetic] = {
+        "as it is": Narrow((False, False), searched=False),
+        "keys rotated": Narrow((True, False), searched=False),
+        "keys and values rotated": Narrow((True, True), searched=False),
+        "and steps searched for": Narrow((True, True), searched=True),
+    }
+    for words, arithmetic in ways.items():
+        print(f"{path.stem}, cache q4_0, {words}: KL {reference.computed(arithmetic).divergence:.4f}", flush=True)
+    print(f"{path.stem}, cache q8_0: KL {reference.computed(Arithmetic('q8_0')).divergence:.4f}", flush=True)
+
+
 def memory(path: Path, given: argparse.Namespace) -> None:
     """Print the memory that is planned, and taken at the end of a context, with each cache."""
     for dtype in TYPES:
@@ -174,9 +229,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prose", type=int, default=1024, help="tokens of prose")
     parser.add_argument("--llama-cpp", type=Path)
-    parser.add_argument("--only", choices=("speed", "divergence", "long", "memory"), action="append")
+    parser.add_argument("--only", choices=("speed", "divergence", "long", "rotation", "memory"), action="append")
     given = parser.parse_args()
-    measured = {"speed": speeds, "divergence": divergences, "long": long, "memory": memory}
+    measured = {"speed": speeds, "divergence": divergences, "long": long, "rotation": rotation, "memory": memory}
     for path in given.models:
         for name in given.only or measured:
             measured[name](path, given)

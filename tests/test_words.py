@@ -26,18 +26,6 @@ def words(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
-def public_names(body: list[ast.stmt], outside: bool = True) -> Iterator[tuple[int, str]]:
-    """Yield lines and names of functions, classes and methods, and of what a module assigns, without underscore."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.lineno, node.name
-            if isinstance(node, ast.ClassDef):
-                yield from public_names(node.body, outside=False)
-        elif outside and isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from ((node.lineno, target.id) for target in targets if isinstance(target, ast.Name))
-
-
 def test_the_glossary_has_forty_words_in_order_each_in_one_line() -> None:
     rows = re.findall(r"^\| (?!word|-)(.+?) \| (.+?) \|$", GLOSSARY, re.MULTILINE)
     names = [name.lower() for name, _ in rows]
@@ -46,20 +34,11 @@ def test_the_glossary_has_forty_words_in_order_each_in_one_line() -> None:
     assert [name for name, meaning in rows if len(meaning) > 110] == []
 
 
-def test_no_public_name_has_a_word_of_the_deny_list() -> None:
-    assert {"kitchen", "beside", "place"} <= DENIED
-    assert words("LlamaBesideCPU_held") == {"llama", "beside", "cpu", "held"}
-    found = [
-        f"{path.relative_to(ROOT)}:{line} {name}"
-        for path, tree in trees()
-        for line, name in public_names(tree.body)
-        if not name.startswith("_") and words(name) & DENIED
-    ]
-    assert found == []
-
-
 #: Names that answers in JSON and version 0.1 have, and a word of statistics.
-KEPT = {"as_asked", "told", "held_out"}
+KEPT = {
+    *("conversion/within_budget.py held_out", "training/tune.py held_out"),
+    *("pipelines/settings.py told", "planning/answers/values.py as_asked", "planning/pipeline.py held"),
+}
 
 
 def all_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -76,14 +55,16 @@ def all_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.attr
 
 
-def test_no_other_name_has_one_either() -> None:
+def test_no_name_has_a_word_of_the_deny_list() -> None:
+    assert {"kitchen", "beside", "place"} <= DENIED
+    assert words("LlamaBesideCPU_held") == {"llama", "beside", "cpu", "held"}
     names = {name for _, name in all_names(ast.parse("def f(asked):\n  a.held = place = 1"))}
     assert names == {"f", "asked", "held", "place"}
     found = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path, tree in trees()
         for line, name in all_names(tree)
-        if name not in KEPT and words(name) & DENIED
+        if words(name) & DENIED and f"{path.relative_to(ROOT / 'src/rung')} {name}" not in KEPT
     ]
     assert found == []
 

@@ -88,10 +88,10 @@ def test_a_file_of_the_log_is_run_as_it_is_with_the_context_that_fits():
     missing = (
         "ggml-cuda.cu:1412: ERROR: CUDA kernel vec_dot_q8_0_q8_1_impl has no device code compatible with CUDA arch 610."
     )
-    found = explained(f"./llamafile-0.8.1 -m mistral-7b-instruct-v0.2.Q4_0.gguf -ngl 99\n{missing}")
-    assert not planned("mistral-7b-v0.2", "p2200", "q4_0")["q4_0"].fits
-    assert planned("mistral-7b-v0.2", "p2200", "q4_0", context=2048)["q4_0"].fits
-    assert found.works.command == "rung run mistral-7b-instruct-v0.2.Q4_0.gguf --context 2048"
+    found = explained(f"./llamafile-0.8.1 -m llama-2-7b-chat.Q4_0.gguf -ngl 99\n{missing}")
+    assert not planned("llama-2-7b", "p2200", "q4_0")["q4_0"].fits
+    assert planned("llama-2-7b", "p2200", "q4_0", context=2048)["q4_0"].fits
+    assert found.works.command == "rung run llama-2-7b-chat.Q4_0.gguf --context 2048"
     assert [fix.command for fix in found.repairs] == [found.works.command]
     assert "2,048 tokens of context" in found.works.sentence
 

@@ -127,8 +127,8 @@ def test_a_row_stays_as_it_was_when_more_is_said() -> None:
     sampler = Sampler(Sampling(frequency_penalty=0.5))
     (row,) = sampler.rows([4])
     (after,) = sampler.rows([4, 4, 9])
-    assert (row.said.tolist(), row.counts.tolist()) == ([4], [1])
-    assert (after.said.tolist(), after.counts.tolist()) == ([4, 9], [2, 1])
+    assert (row.previous.tolist(), row.counts.tolist()) == ([4], [1])
+    assert (after.previous.tolist(), after.counts.tolist()) == ([4, 9], [2, 1])
 
 
 def test_rows_after_guesses_are_those_of_an_answer_that_has_them() -> None:
@@ -137,14 +137,14 @@ def test_rows_after_guesses_are_those_of_an_answer_that_has_them() -> None:
     found = sampler.rows(answer, guesses)
     for number, row in enumerate(found):
         (wanted,) = Sampler(sampling, [8, 3]).rows([*answer, *guesses[:number]])
-        assert (row.random, row.said.tolist(), row.counts.tolist()) == (
+        assert (row.random, row.previous.tolist(), row.counts.tolist()) == (
             wanted.random,
-            wanted.said.tolist(),
+            wanted.previous.tolist(),
             wanted.counts.tolist(),
         )
     assert len({row.random for row in found}) == 5
     (after,) = sampler.rows([*answer, 1])
-    assert dict(zip(after.said.tolist(), after.counts.tolist(), strict=True)) == {8: 1, 3: 0, 4: 1, 1: 1}
+    assert dict(zip(after.previous.tolist(), after.counts.tolist(), strict=True)) == {8: 1, 3: 0, 4: 1, 1: 1}
 
 
 def test_a_token_that_is_noted_again_after_an_interrupt_is_there_once() -> None:

@@ -50,9 +50,9 @@ _SIGNATURES = {
     "composite": {"records": _F32, "listed": _I64, "starts": _I64, "states": _F32, **_TILE},
     "blame": dict.fromkeys(("records", "states", "gradients", "parts"), _F32)
     | dict.fromkeys(("listed", "entries", "starts"), _I64)
-    | {"across": "i32", "told": "constexpr"},
+    | {"across": "i32", "kept": "constexpr"},
     "sum_parts": {"parts": _F32, "starts": _I64, "sums": _F32, "count": "i32"}
-    | {"told": "constexpr", "block": "constexpr"},
+    | {"kept": "constexpr", "block": "constexpr"},
 }
 CARDS = {key: row for key, row in catalog.architectures().items() if row.kind in ("cuda", "rocm")}
 
@@ -89,7 +89,7 @@ def code(key, names=tuple(_SIGNATURES)):
     made = ""
     for name in names:
         signature = _SIGNATURES[name]
-        constants = {key: value for key, value in {"told": 12, "block": 32}.items() if key in signature}
+        constants = {key: value for key, value in {"kept": 12, "block": 32}.items() if key in signature}
         compiled = triton.compile(ASTSource(getattr(splat_tiles, name), signature, constants), target=target)
         made += compiled.asm["ptx" if row.kind == "cuda" else "amdgcn"]
     return made

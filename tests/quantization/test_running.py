@@ -124,6 +124,7 @@ def test_a_file_that_is_far_from_its_source_has_less_of_the_budget(demo):
     assert choose_way(changed, 0.5, planning(changed), nothing)[0].format == "f32"
 
 
+@pytest.mark.slow
 def test_a_context_of_one_token_is_measured_on_windows_that_have_a_next_one(demo):
     costs = Costs(demo, 1, nothing)
     assert costs.tokens > 3000

@@ -101,11 +101,16 @@ class NetworkStorage(Value):
 
 @dataclass(frozen=True)
 class PlannedPhase(Value):
-    """A phase: how its networks are held, by name, and the memory while it runs."""
+    """A phase: how its networks are stored, by name, and the memory while it runs."""
 
     name: str
     storage: FrozenDict[NetworkStorage]
     memory: MemoryUse
+
+    @property
+    def held(self) -> FrozenDict[NetworkStorage]:
+        """Return ``storage``, by its name in 0.1."""
+        return self.storage
 
 
 @dataclass(frozen=True)

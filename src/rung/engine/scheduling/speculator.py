@@ -87,9 +87,9 @@ class Speculator:
             )
             for number in numbers
         ]
-        counts = self._affordable(
-            allocate(self._seconds, len(sequences), candidates, _MOST_ROWS), sequences, candidates
-        )
+        counts = allocate(self._seconds, len(sequences), candidates, _MOST_ROWS)
+        if all(looked_up[number] for number, count in zip(numbers, counts, strict=True) if count):
+            counts = self._affordable(counts, sequences)
         drafted: list[tuple[Sequence, int]] = []
         self._sources = {}
         for number, count in zip(numbers, counts, strict=True):
@@ -105,7 +105,7 @@ class Speculator:
             found = [guesses or by_sequence.get(each, []) for each, guesses in zip(sequences, found, strict=True)]
         return found
 
-    def _affordable(self, counts: list[int], sequences: Many[Sequence], candidates: Many[Candidate]) -> list[int]:
+    def _affordable(self, counts: list[int], sequences: Many[Sequence]) -> list[int]:
         """Return the counts of guesses, or none where a program would be built for them that has not paid yet.
 
         An answer of a few tokens ends before the first program for guesses has paid, and many texts never repeat: so
@@ -117,7 +117,7 @@ class Speculator:
                 self._saved += guesser.proved * self._token_seconds
                 guesser.proved = 0
         rows = len(sequences) + sum(counts)
-        if not any(counts) or not self._seconds.is_first(rows) or any(each.seconds for each in candidates):
+        if not any(counts) or not self._seconds.is_first(rows):
             return counts
         if self._saved < self._seconds.build:
             return [0] * len(counts)
