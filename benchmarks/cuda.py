@@ -33,7 +33,7 @@ from rung import formats
 from rung.kernels.cuda import compiler
 from rung.kernels.cuda.layouts import STORED, Layout, stored
 from rung.kernels.cuda.source import THREADS, counts, decoding, product, tile_of
-from rung.kernels.cuda.step_source import TILE, gated, sums
+from rung.kernels.cuda.step_source import gated, sums
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.proof import columns_of, weights
@@ -174,7 +174,7 @@ def in_tokens(name: str, library: compiler.Compiler, arch: int, tool: str) -> It
     layout = layout_of(name)
     for source, kernel in ((sums([layout]), "store"), (gated([layout, layout], "silu"), "gate")):
         cubin = library.compile_now(source, f"sm_{arch}")
-        yield kernel, read(cubin, kernel, UNIT * TILE, tool)
+        yield kernel, read(cubin, kernel, UNIT * tile_of(1), tool)
 
 
 def tool_in(folder: str | None) -> str:

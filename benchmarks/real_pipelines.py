@@ -45,7 +45,7 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
         if planned is not None:
             peak, total = process_memory.peak_memory() / 2**30, planned.memory.total / 2**30
             words = f"planned {total:.2f} GB, measured {peak:.2f} GB ({total / peak - 1:+.1%})"
-            held = ", ".join(f"{name} {way}, {way.at_once} at once" for name, way in planned.storage.items())
+            held = ", ".join(f"{name} {way}, {way.at_once} at once" for name, way in planned.held.items())
             print(f"{now}: {words}, {time.process_time() - began:.0f} s of processor time: {held}", flush=True)
 
     class Watched(Performance):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+import urllib.error
+import urllib.request
 
 import msgspec
 import pytest
@@ -132,6 +134,14 @@ def test_the_page_follows_the_fleet_and_says_when_nobody_answers(tab, fake):
     fake.stop()
     tab.wait_text("Is “rung fleet up” still running?")
     assert "1 of 1 node up" in tab.text()
+
+
+def test_the_state_needs_the_key_and_the_page_does_not(fake):
+    fake.need_key("word")
+    assert urllib.request.urlopen(fake.url, timeout=10).status == 200
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(fake.url + "/status", timeout=10)
+    assert refused.value.code == 401
 
 
 def test_the_state_is_for_who_has_the_key(browser, fake):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ def test_layers_go_where_there_is_room_and_no_part_is_larger_than_its_node():
     assert [part.first for part in found.parts] == [0, found.parts[0].last]
     assert found.parts[-1].last == len(card.decoder.layers)
     assert all(part.memory <= 650 * 2**20 for part in found.parts)
+    small = replace(device, memory=300 * 2**20, free=300 * 2**20)  # which holds no layer
+    assert divide(card, {"a": device, "small": small, "b": device}, OPTIONS) == divide(
+        card, {"a": device, "b": device}, OPTIONS
+    )
+    with pytest.raises(DoesNotFit, match="1 nodes together"):
+        divide(card, {"a": device}, OPTIONS)
     with pytest.raises(DoesNotFit, match="nodes together"):
         divide(card, {"a": device, "b": device}, {**OPTIONS, "memory": "300MB"})
 

@@ -208,7 +208,7 @@ def test_every_step_on_a_simulated_card(latte, plain, card):
     folder = Folder(latte)
     with rung.simulate(card) as device:
         (made,) = Pipeline(folder, device).make([CAT])
-    held = {name: way.dtype for phase in made.plan.phases for name, way in phase.storage.items()}
+    held = {name: way.dtype for phase in made.plan.phases for name, way in phase.held.items()}
     assert held["vae"] == "f32"
     assert held["text_encoder"] in ("f32", "bf16")
     want = plain.frames.astype(float)

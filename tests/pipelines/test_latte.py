@@ -79,7 +79,7 @@ def test_it_fits_cards_of_8_and_11_gb(networks, card):
     plan = plan_phases("Latte", networks, device, device.budget)
     assert [phase.name for phase in plan.phases] == ["encode", "denoise", "decode"]
     assert all(phase.memory.most <= device.budget for phase in plan.phases)
-    held = {name: way for phase in plan.phases for name, way in phase.storage.items()}
+    held = {name: way for phase in plan.phases for name, way in phase.held.items()}
     assert held["text_encoder"].dtype in ("f32", "bf16")  # never f16, in which T5 overflows
     assert held["text_encoder"].quantized
     assert held["vae"].dtype == "f32"
@@ -98,8 +98,8 @@ def test_what_check_says_from_headers_is_what_is_planned(networks, latte, card, 
     assert said.fits
     for phase, planned in zip(said.phases, plan.phases, strict=True):
         assert phase.memory.most == pytest.approx(planned.memory.most, rel=0.03)
-        assert [(way.dtype, way.at_once) for way in phase.storage.values()] == [
-            (way.dtype, way.at_once) for way in planned.storage.values()
+        assert [(way.dtype, way.at_once) for way in phase.held.values()] == [
+            (way.dtype, way.at_once) for way in planned.held.values()
         ]
 
 

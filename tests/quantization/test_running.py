@@ -20,7 +20,7 @@ from rung.models.lookup import find_path
 from rung.ops.decode_step.rope import spread_evenly
 from rung.quantization.divergence import Reference
 from rung.quantization.network import EXACT, Arithmetic, in_blocks
-from rung.quantization.running import Costs, choose_way
+from rung.quantization.running import Costs, choose_way, choose_way_of, within
 
 
 def nothing(label, done, total):
@@ -108,6 +108,16 @@ def test_what_does_not_fit_is_not_taken_and_the_refusal_says_what_there_is(demo)
     assert "it takes a lot" in said
     least = float(refused.value.ways_out[0].split()[1])
     assert choose_way(demo, least, tight, nothing)[0].divergence <= least
+
+
+def test_memory_for_others_is_left_by_what_is_chosen():
+    """``rung serve`` has requests beside a model, and plans with room for them once the way is chosen."""
+    asked = {"device": "cpu", "context": 256}
+    usual = choose_way_of("demo", 10, asked, nothing)[1]
+    tight = {**asked, "memory": f"{(usual.placements[0].memory.most >> 20) + 2}MB"}
+    assert within("demo", 10, tight, nothing).changes["cache_type"] == "q4_0"
+    with pytest.raises(DoesNotFit):
+        within("demo", 10, {**tight, "reserved": 64 << 20}, nothing)
 
 
 def test_a_measurement_is_kept(demo, monkeypatch):

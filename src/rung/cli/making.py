@@ -228,7 +228,7 @@ def plan_lines(plan: PhasesPlan, device: Device) -> list[str]:
 
     lines = [f"{device_words(device)} · {plan.memory_words()}"]
     for phase in plan.phases:
-        storage = ", ".join(f"{name} {_slices(way)}" for name, way in phase.storage.items())
+        storage = ", ".join(f"{name} {_slices(way)}" for name, way in phase.held.items())
         lines.append(f"  {phase.name:8}{sized(phase.memory.total):>8}  {storage}")
     return lines
 

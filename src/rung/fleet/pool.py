@@ -364,7 +364,8 @@ class FleetPool:
         """Note what a replica says that has failed, or that is another process than the one before."""
         if before is not None and before.process != state.process:
             self._note_failure(model, state.node, f"The process with {model} ended.", before.process)
-        if state.failed is not None and (before is None or before.failed != state.failed):
+        fails = state.failed is not None and state.failed.code not in _DIVIDED  # what fits on no node is divided
+        if state.failed is not None and fails and (before is None or before.failed != state.failed):
             self._note_failure(model, state.node, " ".join([state.failed.cause, *state.failed.facts]), state.process)
 
     def _note_failure(self, model: str, node: str, cause: str, process: int | None = None) -> None:

@@ -119,7 +119,7 @@ class Source(Value):
     """How a quantized weight lies in its files: a method of ``rung.models.checkpoints``, and its parts."""
 
     method: str
-    stored: StoredWeight
+    held: StoredWeight
     pieces: tuple[Piece, ...]
 
     @property

@@ -53,7 +53,7 @@ class Reader:
         """
         if tensor.source is not None:
             raws = {piece.part: self._raw(piece) for piece in tensor.source.pieces}
-            return checkpoints.read(tensor.source.method, tensor.source.stored, raws, tensor.name)
+            return checkpoints.read(tensor.source.method, tensor.source.held, raws, tensor.name)
         rows, columns = (1, *tensor.shape)[-2:]
         data = np.frombuffer(self._map(tensor), np.uint8, tensor.bytes, tensor.offset)
         return Encoded(formats.get(tensor.format), (rows, columns), {"data": data.reshape(rows, -1)})

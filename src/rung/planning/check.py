@@ -326,7 +326,7 @@ def _other_format_note(case: Case, storage: Storage, phases: Sequence[PlannedPha
     """A sentence on what encodes in another format than the one asked for, and on what computes in slices."""
     found = []
     for phase in phases:
-        for name, way in phase.storage.items():
+        for name, way in phase.held.items():
             if phase.name == "encode" and way.format != storage_name(storage):
                 found.append(f"{name} in {way.format}: it overflows in {storage_name(storage)}")
             inputs = inputs_of(case.components[name], case.request)

@@ -104,13 +104,8 @@ class PlannedPhase(Value):
     """A phase: how its networks are stored, by name, and the memory while it runs."""
 
     name: str
-    storage: FrozenDict[NetworkStorage]
+    held: FrozenDict[NetworkStorage]
     memory: MemoryUse
-
-    @property
-    def held(self) -> FrozenDict[NetworkStorage]:
-        """Return ``storage``, by its name in 0.1."""
-        return self.storage
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ class PhasesPlan(PlanFrame):
 
     def storage(self, network: str) -> NetworkStorage:
         """How a network is held; raises ``KeyError``."""
-        return next(phase.storage[network] for phase in self.phases if network in phase.storage)
+        return next(phase.held[network] for phase in self.phases if network in phase.held)
 
 
 def layer_format(name: str, columns: int) -> Format:

@@ -35,7 +35,7 @@ from rung.core.types import Device, Level
 from rung.kernels import instructions
 from rung.kernels.webgpu import instructions as shaders
 from rung.kernels.webgpu.info import MOST_ROWS, SHARED_ROWS
-from rung.models.decoder_memory import CHUNK
+from rung.models.decoder_memory import CHUNK, row_bytes
 from rung.ops.decode_step import GRAPH, ROWS
 from rung.ops.linear import DECODING
 from rung.planning.network_spec import Subject, is_table
@@ -299,8 +299,9 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     size = 64 if subject.shape.head_dim <= 64 else 128
     known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
     if not subject.shape.kv_heads or not all(known):
+        value_bytes = row_bytes(32, dtype) / 32
         computed = instructions.seconds_of_cache(device, subject.shape.heads // max(subject.shape.kv_heads, 1))
-        return cached * max(1 / bandwidth, (computed or 0.0) / 2)  # 2 bytes a value
+        return cached * max(1 / bandwidth, (computed or 0.0) / value_bytes)
     group = subject.shape.heads // subject.shape.kv_heads
     if measured := device.rates.get(f"cache {size} {group}"):
         return cached / measured

@@ -181,6 +181,7 @@ def choose_way_of(
     budgets: dict[str, Any] = {
         key: loading.get(key) for key in ("device", "memory", "context", "parallel", "threads", "typed")
     }
+    budgets["reserved"] = loading.get("reserved", 0)
     threads = process_memory.threads(loading.get("threads"))
     torch.set_num_threads(threads)
 

@@ -87,6 +87,7 @@ class Speculator:
             )
             for number in numbers
         ]
+        self._count_proved(sequences)
         counts = allocate(self._seconds, len(sequences), candidates, _MOST_ROWS)
         if all(looked_up[number] for number, count in zip(numbers, counts, strict=True) if count):
             counts = self._affordable(counts, sequences)
@@ -105,17 +106,20 @@ class Speculator:
             found = [guesses or by_sequence.get(each, []) for each, guesses in zip(sequences, found, strict=True)]
         return found
 
+    def _count_proved(self, sequences: Many[Sequence]) -> None:
+        """Add what guesses would have saved that were right and not computed."""
+        self._token_seconds = (self._seconds.of(len(sequences)) or 0.0) / max(len(sequences), 1)
+        for guesser in (each.guesser for each in sequences):
+            if guesser is not None:
+                self._saved += guesser.proved * self._token_seconds
+                guesser.proved = 0
+
     def _affordable(self, counts: list[int], sequences: Many[Sequence]) -> list[int]:
         """Return the counts of guesses, or none where a program would be built for them that has not paid yet.
 
         An answer of a few tokens ends before the first program for guesses has paid, and many texts never repeat: so
         guesses are first only compared with what is said. A draft model's cannot be, and are computed.
         """
-        self._token_seconds = (self._seconds.of(len(sequences)) or 0.0) / max(len(sequences), 1)
-        for guesser in (each.guesser for each in sequences):
-            if guesser is not None:
-                self._saved += guesser.proved * self._token_seconds
-                guesser.proved = 0
         rows = len(sequences) + sum(counts)
         if not any(counts) or not self._seconds.is_first(rows):
             return counts

@@ -82,8 +82,7 @@ def divide(card: ModelCard, nodes: Mapping[str, Device], options: Mapping[str, A
             chosen = sorted(order[:count], key=lambda name: -(nodes[name].bandwidth or 0))
             return _Dividing(plans, [(name, nodes[name]) for name in chosen]).parts()
 
-        if parts(len(order)):
-            found = next(filter(None, map(parts, range(2, len(order) + 1))))
+        if found := next(filter(None, map(parts, range(2, len(order) + 1))), None):
             return Division(tuple(found), context)
     budgets = [f"{name}: {size(_budget(device, options))}" for name, device in nodes.items()]
     raise DoesNotFit(

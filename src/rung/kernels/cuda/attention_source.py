@@ -137,8 +137,9 @@ extern "C" __global__ void BOUNDS(THREADS, 4) attend(Attend p) {
     const int h = blockIdx.x % p.heads, kv = h / (p.heads / p.kv_heads), lane = THREAD % 32, warp = THREAD / 32;
     const int position = p.info[0], part = blockIdx.y;
     const int begin = p.window && position >= p.window ? position + 1 - p.window : 0, count = position + 1 - begin;
-    const int parts = min(p.most_parts, (count + PART - 1) / PART), length = (count + parts - 1) / parts;
+    const int parts = min(p.most_parts, (count + PART - 1) / PART);
     if (part >= parts || position < 0) return;  // a row that is none has no position
+    const int length = (count + parts - 1) / parts;
     const int first = begin + part * length, end = min(first + length, position + 1);
     float* q = both[0];
     float* k = both[1];

@@ -165,7 +165,7 @@ class Choice(PlanFrame):
                 {
                     "name": phase.name,
                     "memory": phase.memory.parts(),
-                    "held": {name: dict(vars(way)) for name, way in phase.storage.items()},
+                    "held": {name: dict(vars(way)) for name, way in phase.held.items()},
                 }
                 for phase in self.phases
             ]

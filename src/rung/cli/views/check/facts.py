@@ -104,7 +104,7 @@ def _total(use: MemoryUse) -> str:
 
 
 def _phase(phase: PlannedPhase) -> list[str]:
-    storage = [f"{name} in {way}" for name, way in phase.storage.items()]
+    storage = [f"{name} in {way}" for name, way in phase.held.items()]
     return [_total(phase.memory).rstrip(","), *parts(phase.memory), *storage]
 
 

@@ -297,8 +297,8 @@ class Step:
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [outputs, vocabulary] f32."""
-        found = [np.empty((0, state.network.shape.vocabulary), np.float32)] * len(batch)
-        alone = []
+        none = np.empty((0, state.network.shape.vocabulary), np.float32)
+        found, alone = [none] * len(batch), []
         for number, rows in enumerate(batch):
             if len(rows.tokens) > 1 or rows.adapter is not None or rows.states is not None:
                 found[number] = read_each(state.network, [rows])
@@ -309,7 +309,7 @@ class Step:
             logits = state.program(len(some)).tokens([batch[number] for number in some])
             for number, row in zip(some, logits, strict=True):
                 found[number] = row[None][: batch[number].logits]
-        return np.concatenate(found)
+        return np.concatenate([none, *found])
 
 
 RUNG = Step()
