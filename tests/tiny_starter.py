@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,9 @@ def use_store(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     return folder / "models"
 
 
-def use_index(patch: pytest.MonkeyPatch) -> Index:
-    """Start an empty index, and tell pip, uv and rung to use it and nothing else."""
+@contextlib.contextmanager
+def use_index(patch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """Run an empty index, and tell pip, uv and rung to use it and nothing else."""
     made = Index()
     others = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "http_proxy", "HTTP_PROXY")
     for name in others:
@@ -37,7 +40,9 @@ def use_index(patch: pytest.MonkeyPatch) -> Index:
     patch.setenv("PIP_CONFIG_FILE", os.devnull)
     patch.setenv("PIP_INDEX_URL", made.url)
     patch.setenv("PIP_RETRIES", "0")
-    return made
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
 
 
 def starter_of(index: Index, pieces: int = 1, **changes: object) -> Starter:

@@ -21,9 +21,9 @@ from tests.tiny_starter import FILE, publish_as_first, use_index, use_store
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An index that holds the tiny model as the starter smollm2, and an empty store."""
     use_store(tmp_path, monkeypatch)
-    made = use_index(monkeypatch)
-    publish_as_first(made, tmp_path, monkeypatch)
-    yield made
+    with use_index(monkeypatch) as made:
+        publish_as_first(made, tmp_path, monkeypatch)
+        yield made
     starters.starters.cache_clear()
 
 
@@ -129,17 +129,17 @@ def test_a_failed_fetch_is_said_and_the_demo_answers(rung, index: Index) -> None
 
 def test_terms_are_shown_before_anything_is_fetched(rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_store(tmp_path, monkeypatch)
-    made = use_index(monkeypatch)
-    terms = {"name": "strict", "notice": "Be good.", "links": ["https://example.org/terms"]}
-    publish_as_first(made, tmp_path, monkeypatch, terms=terms)
-    said = rung("pull", "smollm2")
-    assert said.code == 2
-    assert "Be good." in said.err
-    assert "https://example.org/terms" in said.err
-    assert not made.requests
-    said = rung("pull", "smollm2", "--yes")
-    assert said.code == 0
-    assert "Be good." in said.err
+    with use_index(monkeypatch) as made:
+        terms = {"name": "strict", "notice": "Be good.", "links": ["https://example.org/terms"]}
+        publish_as_first(made, tmp_path, monkeypatch, terms=terms)
+        said = rung("pull", "smollm2")
+        assert said.code == 2
+        assert "Be good." in said.err
+        assert "https://example.org/terms" in said.err
+        assert not made.requests
+        said = rung("pull", "smollm2", "--yes")
+        assert said.code == 0
+        assert "Be good." in said.err
     starters.starters.cache_clear()
 
 

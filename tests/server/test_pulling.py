@@ -17,10 +17,10 @@ from tests.tiny_starter import publish_as_first, use_index, use_store
 def index(tmp_path, monkeypatch):
     """An index that holds a tiny model as the starter smollm2, also for the processes of a server."""
     store = use_store(tmp_path, monkeypatch)
-    made = use_index(monkeypatch)
-    publish_as_first(made, tmp_path, monkeypatch)
-    monkeypatch.setenv("PLANTED_STARTERS", str(tmp_path / "starters.toml"))
-    yield made, store
+    with use_index(monkeypatch) as made:
+        publish_as_first(made, tmp_path, monkeypatch)
+        monkeypatch.setenv("PLANTED_STARTERS", str(tmp_path / "starters.toml"))
+        yield made, store
     starters.starters.cache_clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Index:
-    """Return an empty index that pip, uv and rung are told to use, and nothing else."""
-    return use_index(monkeypatch)
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An empty index that pip, uv and rung are told to use, and nothing else."""
+    with use_index(monkeypatch) as found:
+        yield found
