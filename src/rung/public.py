@@ -172,8 +172,6 @@ def load(
         "prefix_cache": None if prefix_cache is None else str(prefix_cache),
     }  # fmt: skip
     if max_kl is not None:
-        import_whole("rung.engine.process_memory").need_software(what="judging a way to run a model")
-        running = import_whole("rung.quantization.running")
-        options |= running.within(str(path_or_name), max_kl, options, lambda label, done, total: None).changes
+        options |= import_whole("rung.quantization").choose_within(str(path_or_name), max_kl, options).changes
     model: Model = import_whole("rung.engine.load").load(str(path_or_name), **options)
     return model

@@ -12,12 +12,14 @@ import torch
 from rung import formats
 from rung.core.errors import DoesNotFit, UsageError
 from rung.core.value import FrozenDict
+from rung.engine import process_memory
 from rung.engine.load import load
 from rung.engine.planning import make_plan
 from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models import open_card
 from rung.models.lookup import find_path
 from rung.ops.decode_step.rope import spread_evenly
+from rung.quantization import choose_within
 from rung.quantization.divergence import Reference
 from rung.quantization.network import EXACT, Arithmetic, in_blocks
 from rung.quantization.running import Costs, choose_way, choose_way_of, within
@@ -108,6 +110,13 @@ def test_what_does_not_fit_is_not_taken_and_the_refusal_says_what_there_is(demo)
     assert "it takes a lot" in said
     least = float(refused.value.ways_out[0].split()[1])
     assert choose_way(demo, least, tight, nothing)[0].divergence <= least
+
+
+@pytest.mark.parametrize(("max_kl", "loading"), [(-1, {}), (float("nan"), {}), (1, {"cache_type": "f16"})])
+def test_what_makes_no_sense_is_refused_before_torch_is_looked_for(monkeypatch, max_kl, loading):
+    monkeypatch.setattr(process_memory, "need_software", lambda **_: pytest.fail("software was looked for"))
+    with pytest.raises(UsageError, match="--max-kl"):
+        choose_within("demo", max_kl, loading)
 
 
 def test_memory_for_others_is_left_by_what_is_chosen():

@@ -128,18 +128,6 @@ def mixed_windows(card: ModelCard, tokenizer: Tokenizer, length: int) -> Tensor:
     return torch.tensor([first + ids[at : at + piece] for at in range(0, len(ids) - piece + 1, piece)])
 
 
-def check_max_kl(max_kl: float, format: str | None, cache_type: str | None) -> None:
-    """Raise ``UsageError`` for a KL that is none, and for options that leave nothing to choose."""
-    if not 0 <= max_kl < float("inf"):
-        raise UsageError(f"--max-kl {max_kl:g} is no KL.", (), ["--max-kl 0.01"], code="value-out-of-range")
-    for name, value in (("--format", format), ("--cache-type", cache_type)):
-        if value is not None:
-            raise UsageError(
-                f"--max-kl chooses what {name} says.", (), [f"leave out {name}", "leave out --max-kl"],
-                code="options-exclude-each-other",
-            )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Within(Value):
     """Hold what ``--max-kl`` chose: ``changes`` of the keyword arguments of ``rung.engine.load.load``, the
@@ -155,7 +143,6 @@ def within(name: str, max_kl: float, loading: Mapping[str, Any], progress: Calla
 
     Raises what finding, planning and ``choose_way`` raise.
     """
-    check_max_kl(max_kl, loading.get("format"), loading.get("cache_type"))
     way, usual = choose_way_of(name, max_kl, loading, progress)
     words = way.words(usual, max_kl)
     changes = {"format": way.format, "cache_type": way.plan.cache_dtype, "context": way.plan.context, "notes": (words,)}

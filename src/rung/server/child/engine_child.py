@@ -528,15 +528,12 @@ def _load(
 
 def _within(channel: Channel, model: str, max_kl: float, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that are chosen within a KL, and say which."""
-    from rung.engine import process_memory
-
-    process_memory.need_software(what="judging a way to run a model")
-    from rung.quantization import running
+    from rung.quantization import choose_within
 
     def progress(label: str, done: int, total: int) -> None:
         channel.send(Progress(label, done, total))
 
-    found = running.within(model, max_kl, {**options, "reserved": _REQUESTS}, progress)
+    found = choose_within(model, max_kl, {**options, "reserved": _REQUESTS}, progress)
     channel.send(Note(found.words))
     return found.changes
 

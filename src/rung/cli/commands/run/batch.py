@@ -103,12 +103,9 @@ def _load(
     from rung.engine.load import load
 
     if max_kl is not None:
-        from rung.engine import process_memory
+        from rung.quantization import choose_within
 
-        process_memory.need_software(what="judging a way to run a model")
-        from rung.quantization import running
-
-        found = running.within(model, max_kl, common, progress)
+        found = choose_within(model, max_kl, common, progress)
         common = {**common, **found.changes}
         if not quiet:
             note(found.words)

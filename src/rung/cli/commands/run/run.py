@@ -329,13 +329,10 @@ def _within(request: RunOptions) -> tuple[RunOptions, dict[str, float]]:
     if request.max_kl is None:
         return request, {}
     from rung.cli.views.progress import bar
-    from rung.engine import process_memory
-
-    process_memory.need_software(what="judging a way to run a model")
-    from rung.quantization import running
+    from rung.quantization import choose_within
 
     with bar(request.quiet, counted=True) as progress:
-        found = running.within(request.model, request.max_kl, request.load.keywords(), progress.update)
+        found = choose_within(request.model, request.max_kl, request.load.keywords(), progress.update)
     if not request.quiet:
         note(found.words)
     return replace(request, load=replace(request.load, **found.changes)), {"expected_kl": found.divergence}
