@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.server.page.conftest import browser  # noqa: F401 - a fixture
 from tests.support.fleet import Machine, machines_of, namespaces
 
 

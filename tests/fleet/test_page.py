@@ -28,7 +28,6 @@ from rung.fleet.messages import (
 from rung.server import page_files
 from rung.server.app import App
 from rung.server.gate import Gate
-from tests.server.page.browser import Browser, executable
 from tests.server.page.test_access import CONTRASTS, NAMELESS
 
 
@@ -84,15 +83,6 @@ def fake():
     found = FakeFleet()
     yield found
     found.stop()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if executable() is None:
-        pytest.skip("the page is not tried in a browser: apt-get install chromium")
-    found = Browser(tmp_path_factory.mktemp("browser"))
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -103,9 +103,11 @@ class Measured(NamedTuple):
 
 
 class Comparison:
-    """Measure formats of a model in one process, beside a reference that is measured there first; what it says is kept
-    in a folder as long as this is. ``files`` and ``source`` are those of ``fleet.weights.fetch``, where the model is
-    fetched from another machine."""
+    """Measure formats of a model in one process, against a reference that is measured there first.
+
+    The reference's logits stay in a temporary folder until this ends. ``files`` and ``source`` are those of
+    ``fleet.weights.fetch``, where the model is fetched from another machine.
+    """
 
     def __init__(
         self, model: str, against: str, words: str, context: int, load: dict[str, Any], files: Sequence[Any] = (),

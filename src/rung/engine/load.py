@@ -348,18 +348,24 @@ def bind_plan(
         decoder.keep_in_files(_prefix_files(prefix_cache, decoder, journal))
     if not decoder.same_bytes:
         journal.notes.append("an answer may differ in its last digits by what is computed beside it")
-    if drafting is not None and not decoder.same_bytes:
-        journal.note(f"{drafting.card.name} is not used: rows of a step differ in their last digits here")
-        drafting = None
-    if drafting is None:
+    if drafting is None or not _may_draft(drafting, decoder, journal):
         model = Model(card, plan, tuple(devices), decoder, journal, tokenizer)
         if is_webgpu(plan.placements[0].device):
             planned = partial(again, format=plan.format, context=plan.context)
             model.processor = partial(_bind_on_processor, card, planned, journal, changes, parallel, prefix_cache)
         return model
-    journal.note(f"{drafting.card.name} guesses tokens: {size(drafting.nbytes)}")
     draft = drafting.bind(partial(bind, progress=progress, changes={}), decoder, journal)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer, draft, drafting.nbytes)
+
+
+def _may_draft(drafting: DraftModel, decoder: Decoder, journal: Journal) -> bool:
+    """Note whether a draft model is used, and return that: it is where rows have the same bytes in any step."""
+    name = drafting.card.name
+    if decoder.same_bytes:
+        journal.note(f"{name} guesses tokens: {size(drafting.nbytes)}")
+    else:
+        journal.note(f"{name} is not used: rows of a step differ in their last digits here")
+    return decoder.same_bytes
 
 
 def _bind_on_processor(
@@ -454,6 +460,13 @@ def _identity(files: str, plan: Plan, decoder: Decoder) -> bytes:
     return "\n".join(map(str, parts)).encode()
 
 
+def _import_parts() -> None:
+    """Import what reads weights, before its threads begin; these need the first."""
+    with _importing():
+        for name in ("rung.kernels.cpu.pack.packing", *_PARTS):
+            import_whole(name)
+
+
 def _bind_decoder(
     card: ModelCard,
     plan: Plan,
@@ -465,18 +478,16 @@ def _bind_decoder(
     parallel: int,
     split: tuple[Split, Shape] | None = None,
 ) -> tuple[Decoder, Tokenizer]:
-    with _importing():
-        for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
-            import_whole(name)
+    _import_parts()
     from rung.engine.weight_loader import WeightLoader
     from rung.models.reader import Reader
 
-    def read(done: int, total: int) -> None:
-        progress("reading", done, total)
-
     whole = plan.packing in ("r16", "mapped") and len(plan.placements) == 1
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
-    with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read) as parts:
+    with (
+        Reader(card) as reader,
+        WeightLoader(card, plan, devices, reader, journal, partial(progress, "reading")) as parts,
+    ):
         from rung.engine.decoder import Decoder
         from rung.engine.scheduling.kv_cache import BlockPool
         from rung.engine.tokenizers.tokenizer import Tokenizer

@@ -78,11 +78,8 @@ def up(
             report = msgspec.structs.replace(report, device_class="")
         running = ray_node.RayNode(folder, named, address, node.labels(report))
         try:
-            ray_address = running.start_head(ray_node.free_port(address))
             head = f"{address}:{port}"
-            folder.enter(
-                Member(name=named, address=address, process=os.getpid(), control=head, ray=ray_address, is_head=True)
-            )
+            ray_address = _begin(running, folder, named, address, head)
             tokens = JoinTokens(certificates.fingerprint(folder.read(files.CERTIFICATE)))
             from rung.fleet.pool import FleetPool  # Ray reads its settings when it is imported
 
@@ -105,6 +102,13 @@ def up(
             folder.clear()  # after an error the keys stay, so that nodes of the fleet come back
         finally:
             running.stop()
+
+
+def _begin(running: ray_node.RayNode, folder: Folder, named: str, address: str, head: str) -> str:
+    """Start Ray's head, and note in the folder that this machine is the head of a fleet; return Ray's address."""
+    found = running.start_head(ray_node.free_port(address))
+    folder.enter(Member(name=named, address=address, process=os.getpid(), control=head, ray=found, is_head=True))
+    return found
 
 
 def _end() -> None:

@@ -14,7 +14,7 @@ CHUNK = 512
 
 
 def row_bytes(size: int, dtype: str) -> int:
-    """Bytes of ``size`` values of a cache. Of 32 values in a block there is a float16 beside their codes."""
+    """Return the bytes of ``size`` values of a cache; 32 values in a block have their codes and a float16."""
     return code_bytes(size, dtype) + 2 * (size // 32) * (dtype in IN_BLOCKS)
 
 

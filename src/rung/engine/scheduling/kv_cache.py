@@ -187,18 +187,21 @@ class BlockPool:
         for (window, device), layers in zip(self._names, counts, strict=True):
             count = pool_blocks(context, self.block, window, sequences) if blocks is None else blocks
             self.members.append(_Group(device, count, layers, both))
-        #: Groups that keep a window of a sequence only, with its positions.
-        self.windows = {
-            group: window
-            for group, (window, _) in enumerate(self._names)
-            if window is not None and window_blocks(window, self.block) + 1 < self.per_sequence
-        }
         #: Blocks that were copied, (group, from, to), since somebody looked: other parts of the model copy them too.
         self.copies: list[tuple[int, int, int]] = []
         self.is_part = part is not None
         #: Frees a block of a group that only a prefix cache uses, and returns whether there was one.
         self.reclaim: Callable[[int], bool] = lambda group: False
         self._used = False
+
+    @cached_property
+    def windows(self) -> dict[int, int]:
+        """Return the groups that keep a window of a sequence only, with its positions."""
+        return {
+            group: window
+            for group, (window, _) in enumerate(self._names)
+            if window is not None and window_blocks(window, self.block) + 1 < self.per_sequence
+        }
 
     @property
     def groups(self) -> int:

@@ -52,7 +52,7 @@ class PipelineScheduler(Scheduler):
         Of a batch that failed nobody knows which machines have written its keys and values, and copied its blocks.
         """
         while self._flights:
-            with contextlib.suppress(RungError):  # of a machine that is lost, which the first of them told
+            with contextlib.suppress(RungError):  # the first batch of a lost machine has raised it
                 self._flights.popleft().finish()  # nothing is written any more behind the next step
         self._flying.clear()
         super()._mend()

@@ -25,7 +25,7 @@ class Fleet(Protocol):
 
 
 def endpoints(fleet: Fleet) -> Sequence[Endpoint]:
-    """Return the rows that a server needs for the page beside its own."""
+    """Return the endpoints that a server needs for the page."""
 
     async def status(call: Call) -> Response:
         return json_response(fleet.status())

@@ -10,8 +10,8 @@ const number = (value) => value.toLocaleString("en", { maximumFractionDigits: va
 const gigabytes = (bytes) => `${(bytes / 1e9).toFixed(1)} GB`;
 const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 
-/** Return the measured speed of one answer as words beside what was predicted, where both are known. */
-function besidePredicted({ decode, predicted }) {
+/** Return the measured speed of one answer in words, with the predicted one where both are known. */
+function withPredicted({ decode, predicted }) {
   const measured = `${number(decode)} tokens/s alone`;
   if (!predicted) return measured;
   return `${measured}, predicted ${number(predicted)} (${Math.round((100 * decode) / predicted)}%)`;
@@ -20,7 +20,7 @@ function besidePredicted({ decode, predicted }) {
 function Speed({ model: { rates, speed } }) {
   if (!rates) return null;
   return html`<dl>
-    <dt>One answer</dt><dd>${besidePredicted(rates)}</dd>
+    <dt>One answer</dt><dd>${withPredicted(rates)}</dd>
     <dt>All together</dt><dd>${number(rates.decode_sum)} tokens/s measured</dd>
     <dt>Prompts</dt><dd>${number(rates.prefill)} tokens/s measured</dd>
     <dt>Now</dt><dd class=${speed < 0.9 ? "slow" : ""}>${Math.round(100 * speed)}% of what was measured</dd>

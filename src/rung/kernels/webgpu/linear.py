@@ -1,7 +1,7 @@
 """Products of rows of activations with weights, with what surrounds them folded in.
 
-A workgroup computes ``TALL`` rows of weights for all rows of activations, or of ``blocks`` of them for one, beside
-those that compute the others. Each thread of it has some units of columns.
+A workgroup computes ``TALL`` rows of weights for all rows of activations, or for ``blocks`` of them: other
+workgroups compute the others. Each thread of it has some units of columns.
 A norm before a product costs no kernel: y = (W (g x)) / rms(x), so squares are added up in the same loop. What comes
 after it happens where the result is: what an adapter adds, the bias, the activation of the gate, the residual. A norm
 behind a product belongs to the next one, whose activations are x + norm(added): each of its workgroups adds up the

@@ -3,8 +3,8 @@
 A workgroup computes 32 rows of weights, a unit of the next product's activations: whole, so that the thread that has
 them quantizes them once for all that read them. Codes that are integers, or stand for some in a table, are multiplied
 with the units of activations, four at a time; floats, and tables of fractions (nf4, fp4), take the activations as
-float32. What a norm behind a product was added to no single workgroup has made: of one row every workgroup of the next
-product makes all units in its own memory, of several rows a kernel of its own makes them (``glue.add_normed``).
+float32. Where a norm follows a product, no workgroup has the whole sum. For one row every workgroup of the next product
+makes all units in its own memory; for several rows a kernel makes them (``glue.add_normed``).
 """
 
 from __future__ import annotations
