@@ -26,14 +26,14 @@ def repeating(ids) -> int:
 
 @pytest.fixture
 def clocked(monkeypatch):
-    """A decoder of ``repeating`` texts whose steps take 10 ms and so much a row."""
+    """A decoder of ``repeating`` texts whose steps take 10 ms, or so long, and so much a row."""
 
-    def make(a_row: float = 0.001, following=repeating):
+    def make(a_row: float = 0.001, following=repeating, step: float = 0.010):
         decoder, now = toy(context=CONTEXT, blocks=4 * CONTEXT // 4), [0.0]
         decoder.step.following = following
 
         def pass_time(batch):
-            now[0] += 0.010 + a_row * sum(len(each.tokens) for each in batch)
+            now[0] += step + a_row * sum(len(each.tokens) for each in batch)
 
         decoder.step.before = pass_time
         monkeypatch.setattr(scheduler_module.time, "perf_counter", lambda: now[0])
@@ -100,13 +100,14 @@ def test_a_text_that_never_repeats_costs_nothing(clocked):
     assert sum(map(sum, decoder.step.batches)) - 59 <= 1.05 * 200
 
 
-def test_guesses_are_computed_once_they_have_proved_to_pay(clocked):
-    """A program for more rows takes time to build: a guess is only compared at first."""
-    decoder = clocked()
-    each = sequence([1, 2, 3, 4] * 10, 60, context=CONTEXT)
+@pytest.mark.parametrize(("step", "least", "most"), [(0.010, 2, 6), (0.001, 14, 30)])
+def test_guesses_are_computed_once_they_have_proved_to_pay(clocked, step, least, most):
+    """A program for more rows takes 15 ms to build: a guess is only compared until that would have been saved."""
+    decoder = clocked(a_row=step / 10, step=step)
+    each = sequence([1, 2, 3, 4] * 10, 100, context=CONTEXT)
     run(decoder, each)
     rows = [sum(batch) for batch in decoder.step.batches[1:]]
-    assert 2 <= next(step for step, count in enumerate(rows) if count > 1) <= 6
+    assert least <= next(number for number, count in enumerate(rows) if count > 1) <= most
     assert each.guesser.accepted > 20
 
 

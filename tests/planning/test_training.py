@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import pytest
@@ -9,9 +10,12 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rung import formats
+from rung.models.card import Tensor
 from rung.models.networks.component import describe
 from rung.planning.network_spec import Subject
-from rung.planning.training import _LOGITS, activation_bytes
+from rung.planning.training import _LOGITS, activation_bytes, adapter_weights
+from rung.planning.weight_plan import Weight
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_hidden_layers": 4,
@@ -52,6 +56,23 @@ def test_checkpoints_keep_the_inputs_of_layers_and_one_layer():
     whole, lean = (activation_bytes(subject, 2, 128, checkpointing, 2) for checkpointing in (False, True))
     going_back = 2 * 128 * 3 * 2 * CONFIG["intermediate_size"]
     assert lean - going_back == pytest.approx((whole - going_back) / 4 + 4 * 2 * 128 * 2 * 128)
+
+
+@pytest.mark.parametrize(
+    ("role", "shape", "numbers"),
+    [
+        ("layers.0.q", (8, 16), 8 + 16),
+        ("layers.0.experts.up", (4, 8, 16), 4 * (8 + 16)),  # each expert has an adapter of its own
+        ("layers.0.attention_norm", (16,), 0),
+        ("embed", (64, 16), 0),
+        ("head", (64, 16), 0),
+        ("layers.0.router", (4, 16), 0),
+    ],
+)
+def test_adapters_stand_on_matrices_of_layers_and_on_each_expert(role, shape, numbers):
+    tensor = Tensor(role, role, shape, "f32", 0, 0, math.prod(shape) * 4)
+    weight = Weight(tensor, formats.get("f32"), "stored", "ref", tensor.bytes)
+    assert adapter_weights([weight, weight], 3) == 2 * 3 * numbers
 
 
 class Live(TorchDispatchMode):
