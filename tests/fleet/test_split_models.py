@@ -95,6 +95,7 @@ def test_a_model_over_two_nodes_gives_the_bytes_of_one_and_lives_through_a_lost_
     assert _texts(head, range(12)) == whole
     shown = head.rung("fleet", "status").stdout
     assert shown.count(", layers ") == 2, shown
+    assert json.loads(head.rung("fleet", "status", "--json").stdout)["failures"] == []  # it is divided as it should be
     (victim,) = _hosts(node) + _hosts(head)
     os.kill(victim, signal.SIGKILL)
     assert _texts(head, range(12)) == whole  # computed again, by new processes

@@ -95,6 +95,11 @@ def _processor(report: NodeReport) -> Device:
     return replace(own, name=found.name, memory=found.memory, free=found.budget, bandwidth=bandwidth)
 
 
+def _words_of(failed: Failed) -> str:
+    """Return what failed, in a line."""
+    return " ".join([failed.cause, *failed.facts])
+
+
 def _division_of(model: str, processors: Mapping[str, Device], options: Mapping[str, Any]) -> Division:
     """Return the division of a model. Raises ``RungError``, also for one that cannot be divided."""
     card = open_any(find_path(model))
@@ -314,6 +319,7 @@ class FleetPool:
         try:
             self._divided[model] = await self._load_divided(model, nodes)
             self._again.discard(model)
+            self._forget_misfits(model)
         except (RayError, NodeLost):
             del self._tried[model]  # a replica that begins, or a node that is gone, and soon not among these
         except RungError as error:
@@ -364,9 +370,17 @@ class FleetPool:
         """Note what a replica says that has failed, or that is another process than the one before."""
         if before is not None and before.process != state.process:
             self._note_failure(model, state.node, f"The process with {model} ended.", before.process)
-        fails = state.failed is not None and state.failed.code not in _DIVIDED  # what fits on no node is divided
-        if state.failed is not None and fails and (before is None or before.failed != state.failed):
-            self._note_failure(model, state.node, " ".join([state.failed.cause, *state.failed.facts]), state.process)
+        if state.failed is None or (before is not None and before.failed == state.failed):
+            return
+        if model not in self._divided or state.failed.code not in _DIVIDED:
+            self._note_failure(model, state.node, _words_of(state.failed), state.process)
+
+    def _forget_misfits(self, model: str) -> None:
+        """Forget that a model fits on no node alone: it is divided."""
+        failed = [state.failed for (name, _), state in self._states.items() if name == model]
+        causes = {_words_of(each) for each in failed if each is not None and each.code in _DIVIDED}
+        kept = (each for each in self._failures if each.model != model or each.cause not in causes)
+        self._failures = deque(kept, maxlen=_FAILURES)
 
     def _note_failure(self, model: str, node: str, cause: str, process: int | None = None) -> None:
         """Note that a model failed on a node; ``process`` is the one whose log says why, else the one that has it."""
