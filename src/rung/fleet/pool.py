@@ -96,7 +96,7 @@ def _processor(report: NodeReport) -> Device:
 
 
 def _words_of(failed: Failed) -> str:
-    """Return what failed, in a line."""
+    """Return the cause and the facts of a failure, in one line."""
     return " ".join([failed.cause, *failed.facts])
 
 
