@@ -28,8 +28,7 @@ from pathlib import Path
 from tests.bundle import small_system
 
 from rung import formats
-from rung.models.files.gguf import raw_pairs, read_header
-from rung.models.files.gguf_write import head, pair
+from rung.models.files.gguf import head, pair, raw_pairs, read_header
 
 #: Bars of the project: MB over the model, and seconds of a start after the first.
 MOST_MB, MOST_SECONDS = 120, 2.0

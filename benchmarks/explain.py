@@ -19,14 +19,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rung.diagnosis import model
 from rung.diagnosis import rules as rules_module
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.explain import Explanation, explain, rules_of, scene
-from rung.diagnosis.fixes import fixing, helping
+from rung.diagnosis.fixes import fixing
 from rung.diagnosis.fixes.wording import Speaker
-from rung.diagnosis.learning.learn import Learned, learn_causes, learn_fixes
-from rung.diagnosis.learning.rows import Row, read_rows, with_examples, words_of_row
-from rung.diagnosis.model import score, words
+from rung.diagnosis.learning.learn import (
+    Learned,
+    Row,
+    learn_causes,
+    learn_fixes,
+    read_rows,
+    with_examples,
+    words_of_row,
+)
 
 FOLDS = 5
 OUTSIDE = "not-a-compatibility-problem"
@@ -47,14 +54,14 @@ class Fold:
     def use(self) -> None:
         """Let ``rung explain`` answer by these tables."""
         causes, fixes = table(self.causes), table(self.fixes)
-        words.word_table = lambda: causes
-        helping.fix_table = lambda: fixes
+        model.word_table = lambda: causes
+        fixing.fix_table = lambda: fixes
 
 
-def table(learned: Learned) -> words.Table:
+def table(learned: Learned) -> model.Table:
     """Return a table as it is read from its file."""
     first, *lines = learned.text().splitlines()
-    return tuple("" if label == "-" else label for label in first.split()), words.Rows(lines)
+    return tuple("" if label == "-" else label for label in first.split()), model.Rows(lines)
 
 
 def folds() -> Iterator[Fold]:
@@ -154,13 +161,13 @@ def _count(counts: dict[Any, list[int]], key: Any, more: Sequence[int]) -> None:
 
 
 def _shares(found: Scene, rules: Sequence[Rule]) -> Mapping[str, float]:
-    return score.probabilities(score.weights(found.hits, rules), words.votes(words.words_of(found, rules)))
+    return model.probabilities(model.weights(found.hits, rules), model.votes(model.words_of(found, rules)))
 
 
 def _helps(row: Row, found: Scene, rules: Sequence[Rule], shares: Mapping[str, float], orders: Sequence[Any]) -> bool:
     whole, fixing.FIX_ORDER = fixing.FIX_ORDER, tuple(orders)
     try:
-        told = fixing.fixes_for(shares, found, words.words_of(found, rules), Speaker(found, next(iter(shares))))
+        told = fixing.fixes_for(shares, found, model.words_of(found, rules), Speaker(found, next(iter(shares))))
     finally:
         fixing.FIX_ORDER = whole
     return any(fix.label in row["fixes"] for fix in told[:2])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rung.core.types import Device, Plan
     from rung.engine.model import Model
     from rung.models.card import ModelCard
-    from rung.models.cards.network import NetworkCard
+    from rung.models.cards.folder import NetworkCard
     from rung.planning.check_result import Answer
 
 Budget = str | int | Mapping[str, str | int]

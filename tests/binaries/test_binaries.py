@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests import device_code as made
 
-from rung.binaries import fatbin, heads, instructions, places, unpack
+from rung.binaries import containers, heads, places, stream
 from rung.binaries.images import CODE_OBJECT, CUBIN, LTO, PTX, SPIRV, Library
-from rung.binaries.scan import scan
+from rung.binaries.scan import _BUDGET, Watch, scan
 from rung.binaries.stream import CHUNK
 from rung.core.errors import BadFile, UsageError
 
@@ -228,12 +228,12 @@ def test_a_little_code_needs_few_signs_and_much_code_more(sign, times, size, hel
 
 
 def test_more_code_than_the_budget_is_looked_at_in_spread_pieces():
-    size = 4 * instructions._BUDGET
-    watch = instructions.Watch([(0, size)])
+    size = 4 * _BUDGET
+    watch = Watch([(0, size)])
     piece = bytes(CHUNK)
     for offset in range(0, size, CHUNK):
         watch(offset, piece)
-    assert watch.looked_at == instructions._BUDGET
+    assert watch.looked_at == _BUDGET
 
 
 # Files that lie
@@ -269,7 +269,7 @@ def test_a_fatbin_cut_off_anywhere(size):
 
 
 def test_a_number_that_only_looks_like_a_fatbin():
-    assert not read(made.elf(fatbin.MAGIC + b"\x48\x8b\x05" + bytes(80))).objects
+    assert not read(made.elf(containers.FATBIN_MAGIC + b"\x48\x8b\x05" + bytes(80))).objects
 
 
 def test_a_truncated_library_says_so():
@@ -301,8 +301,8 @@ def test_broken_compressed_bundles_are_remarks():
     broken = bytearray(made.compressed_bundle(2, made.plain_bundle("gfx90a")))
     broken[30] ^= 0xFF
     assert "cannot be read" in read(bytes(broken)).remarks[0]
-    with pytest.raises(unpack.CannotUnpack, match="broken"):
-        unpack.deflate(b"nonsense", 10)
+    with pytest.raises(stream.CannotUnpack, match="broken"):
+        stream.deflate(b"nonsense", 10)
 
 
 # Places
@@ -344,7 +344,7 @@ def test_device_code_of_which_nothing_can_be_read_is_called_what_it_is(tmp_path)
     lying = tmp_path / "x.fatbin"
     size = struct.pack("<Q", 1 << 60)
     for begin, what in (
-        (fatbin.MAGIC + size, "begins as a fatbin does"),
+        (containers.FATBIN_MAGIC + size, "begins as a fatbin does"),
         (b"CCOB" + struct.pack("<HHIIQ", 2, 1, 1 << 31, 1 << 31, 0), "begins as a compressed offload bundle does"),
         (b"__CLANG_OFFLOAD_BUNDLE__" + size, "begins as an offload bundle does"),
     ):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from tests import device_code as made
 
-from rung.binaries import heads, rules
+from rung.binaries import heads, judge
 from rung.binaries.images import CUBIN, PTX, Image
 from rung.binaries.scan import scan
 
@@ -94,12 +94,12 @@ def test_which_image_runs_where_is_as_the_guide_says():
             for suffix in ("", "a", "f") if major >= 10 else ("", "a") if major == 9 else ("",):
                 image = Image(kind, f"{prefix}_{major}{minor}{suffix}")
                 for card in cards:
-                    assert rules.runs_on_cuda(image, card) == runs(kind, major, minor, suffix, card), (image, card)
+                    assert judge.runs_on_cuda(image, card) == runs(kind, major, minor, suffix, card), (image, card)
 
 
 def test_a_cubin_is_taken_before_ptx_that_is_newer():
     old, new = Image(CUBIN, "sm_70"), Image(PTX, "compute_75")
-    assert rules.choose_cuda([new, old], (7, 5)) == old
+    assert judge.choose_cuda([new, old], (7, 5)) == old
 
 
 def test_a_target_without_code_is_not_listed():

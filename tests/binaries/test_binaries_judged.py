@@ -6,10 +6,18 @@ from dataclasses import replace
 import pytest
 
 from rung.binaries import answer as answer_module
-from rung.binaries import rules
 from rung.binaries.answer import Answer, common, group, serves, weakest
 from rung.binaries.images import CODE_OBJECT, CUBIN, LTO, PTX, CpuCode, Image, Library, Object
-from rung.binaries.judge import judge, targets
+from rung.binaries.judge import (
+    choose_amd,
+    choose_cuda,
+    cuda_for_ptx,
+    guarded,
+    judge,
+    missing_features,
+    runs_on_cuda,
+    targets,
+)
 from rung.cli.views import inspect as views
 from rung.core.types import Capability, Level, Proof
 from rung.core.value import FrozenDict
@@ -53,8 +61,8 @@ def library(*objects: str, name: str = "lib.so", count: int = 1) -> Library:
     ],
 )
 def test_the_rules_of_compatibility(name, runs, not_on):
-    assert [cc for cc in runs.split() if not rules.runs_on_cuda(image(name), version(cc))] == []
-    assert [cc for cc in not_on.split() if rules.runs_on_cuda(image(name), version(cc))] == []
+    assert [cc for cc in runs.split() if not runs_on_cuda(image(name), version(cc))] == []
+    assert [cc for cc in not_on.split() if runs_on_cuda(image(name), version(cc))] == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +79,7 @@ def test_the_rules_of_compatibility(name, runs, not_on):
     ],
 )
 def test_the_image_that_the_driver_takes(images, device, taken):
-    found = rules.choose_cuda([image(name) for name in images.split()], version(device))
+    found = choose_cuda([image(name) for name in images.split()], version(device))
     assert (found.target if found else None) == taken
 
 
@@ -89,7 +97,7 @@ def test_the_image_that_the_driver_takes(images, device, taken):
     ],
 )
 def test_the_code_object_that_an_amd_gpu_takes(images, device, taken):
-    found = rules.choose_amd([image(name) for name in images.split()], device)
+    found = choose_amd([image(name) for name in images.split()], device)
     assert (found.target if found else None) == taken
 
 
@@ -108,14 +116,14 @@ def test_the_code_object_that_an_amd_gpu_takes(images, device, taken):
     ],
 )
 def test_what_code_for_an_older_target_lacks(name, device, words):
-    found = rules.missing(image(name), version(device))
+    found = missing_features(image(name), version(device))
     assert len(found) == len(words)
     assert all(word in what for word, what in zip(words, found, strict=True))
 
 
 def test_guarded_rows_are_sound():
     capabilities = {row.capability for row in architectures().values() if row.capability}
-    for row in rules.guarded():
+    for row in guarded():
         assert row["status"] in ("measured", "unsure")
         assert row["source"]
         assert version(row["from"]) in capabilities | {(7, 2)}, row
@@ -126,7 +134,7 @@ def test_guarded_rows_are_sound():
     [("6.0", "9.0"), ("6.5", "10.2"), ("7.8", "11.8"), ("8.5", "12.5"), ("8.7", "12.8"), ("9.0", "13.0")],
 )
 def test_the_driver_that_ptx_needs(isa, cuda):
-    assert rules.cuda_for_ptx(isa) == cuda
+    assert cuda_for_ptx(isa) == cuda
 
 
 def test_every_capability_of_the_catalog_runs_its_own_cubin():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rung.core.errors import BadFile
-from rung.models.files import bundled, gguf
+from rung.models.files import gguf
 from rung.models.open import open_card
 from rung.models.reader import Reader
 
@@ -18,15 +18,15 @@ FILE = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 
 def bundle_of(path: Path, data: bytes, size: int | None = None) -> Path:
     """Write what a bundle begins with, a model, and something behind it."""
-    line = bundled.model_line(len(data) if size is None else size, "0" * 64)
+    line = gguf.model_line(len(data) if size is None else size, "0" * 64)
     head = f"#!/bin/sh\n{line}\n".encode()
-    path.write_bytes(head + bytes(bundled.ALIGNMENT - len(head)) + data + b"what comes behind a model" * 100)
+    path.write_bytes(head + bytes(gguf.BUNDLE_ALIGNMENT - len(head)) + data + b"what comes behind a model" * 100)
     return path
 
 
 def test_card_weights_and_metadata_are_those_of_the_file(tmp_path):
     found, plain = open_card(bundle_of(tmp_path / "x.pyz", FILE.read_bytes())), open_card(FILE)
-    moved = tuple(replace(each, offset=each.offset + bundled.ALIGNMENT) for each in plain.tensors)
+    moved = tuple(replace(each, offset=each.offset + gguf.BUNDLE_ALIGNMENT) for each in plain.tensors)
     assert replace(found, name=plain.name, path=plain.path, files=plain.files) == replace(plain, tensors=moved)
     with Reader(found) as here, Reader(plain) as there:
         for mine, its in zip(found.tensors, plain.tensors, strict=True):
@@ -43,7 +43,7 @@ def test_a_tensor_does_not_reach_behind_the_model(tmp_path):
 def test_a_bundle_that_is_cut_off_says_so(tmp_path):
     path = bundle_of(tmp_path / "x.pyz", FILE.read_bytes())
     with path.open("r+b") as file:
-        file.truncate(bundled.ALIGNMENT + FILE.stat().st_size - 1)
+        file.truncate(gguf.BUNDLE_ALIGNMENT + FILE.stat().st_size - 1)
     with pytest.raises(BadFile, match="cut off") as error:
         open_card(path)
     assert error.value.code == "file-truncated"
@@ -59,7 +59,7 @@ def test_a_bundle_that_is_cut_off_says_so(tmp_path):
     ],
 )
 def test_a_script_without_the_line_is_no_model(tmp_path, head):
-    (tmp_path / "x").write_bytes(head + bytes(2 * bundled.ALIGNMENT))
+    (tmp_path / "x").write_bytes(head + bytes(2 * gguf.BUNDLE_ALIGNMENT))
     with pytest.raises(BadFile, match="not a GGUF file"):
         open_card(tmp_path / "x")
 

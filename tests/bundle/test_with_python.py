@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.bundle.interpreter import interpreter_files
-from rung.bundle.libraries import shared_libraries
+from rung.bundle.packages import interpreter_files, shared_libraries
 from tests.bundle import small_system
 from tests.bundle.conftest import PYTHON, SYSTEM, write
 
@@ -108,7 +107,7 @@ def test_each_library_that_python_needs_travels():
 
 
 def test_elsewhere_than_on_linux_it_is_refused(rung, monkeypatch, tmp_path):
-    monkeypatch.setattr("rung.bundle.interpreter.sys.platform", "darwin")
+    monkeypatch.setattr("rung.bundle.packages.sys.platform", "darwin")
     said = rung("bundle", "demo", str(tmp_path / "x"), "--with-python")
     assert said.code == 2
     assert "--with-python is for Linux" in said.err

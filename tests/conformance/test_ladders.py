@@ -7,7 +7,7 @@ import pytest
 from rung.cli.views import fallbacks
 from rung.core.types import Level
 from rung.hardware import catalog
-from rung.hardware.catalog import builds, releases
+from rung.hardware.catalog import releases
 from rung.ops import LADDERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "fallbacks.md"
@@ -32,7 +32,7 @@ def test_every_ladder_climbs(key):
     device = catalog.device(next(p.name for p in catalog.products() if p.arch == key))
     # what the device has, from the rows and not from its capabilities
     has = {f"isa.{name}" for name in architecture.isa}
-    has |= {"package.torch"} if builds.newest(key).image(architecture) else set()
+    has |= {"package.torch"} if releases.newest(key).image(architecture) else set()
     has |= {"isa.kernels", "package.numba"} if architecture.kind == "cpu" else set()
     has |= {"package.triton"} if _triton(architecture.kind, key) else set()
     seen = set()
@@ -53,7 +53,7 @@ def test_every_ladder_climbs(key):
 
 def _triton(kind, key):
     """Whether the newest torch for an architecture comes with Triton."""
-    build = builds.newest(key)
+    build = releases.newest(key)
     return kind in ("cuda", "rocm") and build is not None and bool(releases.triton(build))
 
 

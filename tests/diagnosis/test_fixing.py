@@ -6,7 +6,7 @@ from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixes.fix_order import FIX_ORDER
 from rung.diagnosis.fixes.fixing import causes, fixes_for
 from rung.diagnosis.fixes.wording import Speaker, wordings
-from rung.diagnosis.model.words import words_of
+from rung.diagnosis.model import words_of
 from rung.software.companions import Host
 from rung.software.setup import choose
 

@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 
 from rung.diagnosis.explain import rules_of, scene
-from rung.diagnosis.fixes import helping
-from rung.diagnosis.fixes.fixing import causes
-from rung.diagnosis.fixes.helping import Helping
+from rung.diagnosis.fixes import fixing
+from rung.diagnosis.fixes.fixing import Helping, causes
 from rung.diagnosis.fixes.wording import wordings
-from rung.diagnosis.model.words import weighed, words_of
+from rung.diagnosis.model import weighed, words_of
 
 BREADTH = Path(__file__).parents[1] / "data" / "explain_breadth.jsonl"
 
 
 def test_words_and_cause_are_added(monkeypatch):
     rows = {"word": "0:3 1:-3", "@dtype-mix": "1:0.5 2:-2"}
-    monkeypatch.setattr(helping, "fix_table", lambda: (("use-fp32", "cast-to-match", "use-cpu"), rows))
+    monkeypatch.setattr(fixing, "fix_table", lambda: (("use-fp32", "cast-to-match", "use-cpu"), rows))
     found = Helping({"word", "unheard"}).chances("dtype-mix", ["cast-to-match", "use-fp32"])
     share = 1 / math.sqrt(1 + 4)
     assert found["use-fp32"] == pytest.approx(1 / (1 + math.exp(-3 * share)))
@@ -26,12 +25,12 @@ def test_words_and_cause_are_added(monkeypatch):
 
 
 def test_what_is_not_usual_and_hardly_helps_is_not_told(monkeypatch):
-    monkeypatch.setattr(helping, "fix_table", lambda: (("use-fp32", "use-cpu"), {"@dtype-mix": "0:-9 1:-3"}))
+    monkeypatch.setattr(fixing, "fix_table", lambda: (("use-fp32", "use-cpu"), {"@dtype-mix": "0:-9 1:-3"}))
     assert set(Helping(()).chances("dtype-mix", ["use-fp32"])) == {"use-fp32"}
 
 
 def test_the_table_names_what_is_there():
-    labels, rows = helping.fix_table()
+    labels, rows = fixing.fix_table()
     assert set(labels) == {row.label for row in wordings()}
     assert {key[1:] for key in rows if key.startswith("@")} == set(causes())
     assert all(0 <= place < len(labels) for row in rows.values() for place, _ in weighed(row))

@@ -8,8 +8,7 @@ import pytest
 
 from rung.diagnosis.explain import explain, explain_log
 from rung.diagnosis.logs import reading
-from rung.diagnosis.logs.locales import in_english
-from rung.diagnosis.logs.log import encoding_of, utf8
+from rung.diagnosis.logs.log import encoding_of, in_english, utf8
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 

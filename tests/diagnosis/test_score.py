@@ -7,7 +7,7 @@ import pytest
 from rung.diagnosis.explain import explain
 from rung.diagnosis.fixes.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.model.score import BY_HAND, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
+from rung.diagnosis.model import BY_HAND, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
 
 
 @pytest.mark.parametrize("cause", causes())

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixes.fixing import causes
-from rung.diagnosis.model.score import weights
-from rung.diagnosis.model.words import Rows, read_table, scores, votes, words_of
+from rung.diagnosis.model import Rows, read_table, scores, votes, weights, words_of
 
 DATA = Path(__file__).parents[1] / "data"
 ROWS = [json.loads(line) for line in (DATA / "explain.jsonl").read_text().splitlines()]
@@ -72,7 +71,7 @@ def test_votes_are_probabilities_of_causes():
 
 def test_a_few_words_do_not_decide_alone(monkeypatch):
     table = (("", "dtype-mix"), dict.fromkeys("abcd", "1:3"))
-    monkeypatch.setattr("rung.diagnosis.model.words.word_table", lambda: table)
+    monkeypatch.setattr("rung.diagnosis.model.word_table", lambda: table)
     for words in ("a", "abcd"):
         found = votes(words)
         assert found["dtype-mix"] - found[""] == pytest.approx(3 * len(words) / math.sqrt(len(words) + 4))

@@ -23,13 +23,13 @@ def pretend(core: Core) -> None:
     """Make LLVM, and so Numba, compile for the core; comes before Numba is imported."""
     from llvmlite import binding
 
-    from rung.hardware import arm
+    from rung.hardware import cpu_features
 
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     platform.machine = lambda: "aarch64"
-    features = arm.llvm_features(frozenset(core.flags.split()))
-    arm.own_features = lambda: features  # type: ignore[assignment]
+    features = cpu_features.llvm_features(frozenset(core.flags.split()))
+    cpu_features.own_features = lambda: features  # type: ignore[assignment]
     found = binding.FeatureMap((each[1:], each[0] == "+") for each in features.split(","))
     binding.get_process_triple = lambda: _TRIPLE
     binding.get_host_cpu_name = lambda: core.name

@@ -6,8 +6,7 @@ import contextlib
 
 import rung
 from rung.exec.report import Notes
-from rung.exec.step_down import Steps
-from rung.exec.watch import Everything
+from rung.exec.step_down import Everything, Steps
 from rung.simulation.dispatch import threads
 from rung.simulation.dispatch.patches import Patches
 

@@ -7,9 +7,8 @@ import torch
 
 import rung
 from rung.exec import fallbacks
-from rung.exec.fallbacks import ways
+from rung.exec.fallbacks import _CUTS, in_pieces, ways
 from rung.exec.report import Notes, read
-from rung.exec.split import _CUTS, in_pieces
 from rung.exec.step_down import Steps
 from tests.exec.helped import helped
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.exec import watch
+from rung.exec import step_down
 from rung.exec.report import read
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -124,10 +124,10 @@ def test_a_processor_does_what_is_not_watched_there(dtype):
 
 
 def test_the_names_are_torchs():
-    for name in (*watch.LIBRARIES, *watch.FUNCTIONS):
+    for name in (*step_down.LIBRARIES, *step_down.FUNCTIONS):
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "BackendSelect"), name
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"), name
-    for name in watch.COMPOSED:
+    for name in step_down.COMPOSED:
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CompositeImplicitAutograd"), name

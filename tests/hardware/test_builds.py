@@ -9,7 +9,7 @@ import rung
 from rung.core.errors import UsageError
 from rung.core.types import Level, Proof
 from rung.hardware import catalog
-from rung.hardware.catalog import builds
+from rung.hardware.catalog import releases
 from rung.hardware.catalog.rows import architectures
 
 
@@ -101,9 +101,9 @@ def test_without_software_a_card_gets_the_newest_build_that_carries_its_code(nam
 @pytest.mark.parametrize("key", architectures())
 def test_the_newest_build_carries_the_code_or_nothing_ever_did(key):
     architecture = architectures()[key]
-    fits = [b for b in builds.builds() if b.platform == architecture.platform and b.image(architecture)]
-    assert builds.newest(key) == (fits[0] if fits else None)
-    found = catalog.capabilities.capabilities(key, builds.newest(key))
+    fits = [b for b in releases.builds() if b.platform == architecture.platform and b.image(architecture)]
+    assert releases.newest(key) == (fits[0] if fits else None)
+    found = catalog.capabilities.capabilities(key, releases.newest(key))
     assert found["code"].level is (Level.NATIVE if fits else Level.ABSENT)
     assert found["package.torch"].source
 
@@ -121,13 +121,13 @@ def test_the_newest_build_carries_the_code_or_nothing_ever_did(key):
     ],
 )
 def test_which_code_runs_where(code, capability, runs):
-    build = builds.Build("9.9", "cu130", (code,), "", "", False, "checked", "")
+    build = releases.Build("9.9", "cu130", (code,), "", "", False, "checked", "")
     key = f"sm_{capability.replace('.', '')}"
     assert bool(build.image(architectures()[key])) is runs
 
 
 def test_ptx_runs_on_later_cards():
-    build = builds.Build("9.9", "cu130", ("7.5",), "9.0", "", False, "checked", "")
+    build = releases.Build("9.9", "cu130", ("7.5",), "9.0", "", False, "checked", "")
     assert build.image(architectures()["sm_120"]) == "9.0 as PTX"
     assert build.image(architectures()["sm_80"]) == ""
 

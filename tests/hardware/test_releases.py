@@ -3,7 +3,7 @@
 import pytest
 
 from rung.hardware.catalog import releases
-from rung.hardware.catalog.builds import builds
+from rung.hardware.catalog.releases import builds
 from rung.hardware.catalog.rows import load, numbers, version
 from rung.hardware.catalog.support import features
 

@@ -3,9 +3,8 @@
 import pytest
 
 from rung.hardware import catalog
-from rung.hardware.catalog.builds import features
-from rung.hardware.catalog.doubts import doubts
-from rung.hardware.catalog.support import architecture_of, compute_types, support
+from rung.hardware.catalog.releases import features
+from rung.hardware.catalog.support import architecture_of, compute_types, doubts, support
 
 #: A card for each column of the tables below.
 CARDS = {

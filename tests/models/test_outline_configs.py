@@ -10,8 +10,7 @@ import meta_models
 import pytest
 
 from rung.core.errors import BadFile, UnknownArchitecture
-from rung.models.networks.component import describe, known
-from rung.models.networks.registry import DESCRIPTIONS
+from rung.models.networks.component import DESCRIPTIONS, describe, known
 from rung.models.outline import open_outline
 
 REFERENCES = json.loads(meta_models.REFERENCES.read_text())

@@ -9,7 +9,7 @@ from rung import formats
 from rung.core.errors import BadFile
 from rung.formats import Encoded
 from rung.models import open_card
-from rung.models.damage_check import check_scales, find_damage
+from rung.models.reader import check_scales, find_damage
 
 HALF = {
     name: [field for field in layout.names if layout[field] == np.float16]
@@ -41,7 +41,7 @@ def test_damage_is_found_and_its_row_named(name, field, value):
 
 
 def test_damage_far_from_the_beginning(monkeypatch):
-    monkeypatch.setattr("rung.models.damage_check.BLOCKS_AT_ONCE", 5)
+    monkeypatch.setattr("rung.models.reader.BLOCKS_AT_ONCE", 5)
     encoded = formats.encode(np.random.default_rng(0).normal(size=(9, 64)), formats.get("q8_0"))
     data = encoded.parts["data"].copy()
     blocks = data.reshape(-1).view(formats.layout(encoded.format))

@@ -7,7 +7,7 @@ import pytest
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.networks.component import describe
-from rung.models.networks.default_sizes import usual
+from rung.models.networks.pipeline import usual
 from rung.models.outline import open_outline
 from rung.planning.check import check
 from rung.planning.check_result import Question

@@ -9,7 +9,7 @@ from rung.core.errors import DeviceError, UnknownDevice, UsageError
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.hardware.catalog import releases
-from rung.hardware.catalog.builds import builds, newest
+from rung.hardware.catalog.releases import builds, newest
 from rung.hardware.catalog.rows import architectures, numbers, products, version
 from rung.hardware.catalog.support import runs_on
 from rung.software import hosts

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rung.binaries import rules
 from rung.binaries.images import AMD, CUBIN, CUDA, PTX, Image, Library
-from rung.binaries.judge import Judgment, judge, targets
+from rung.binaries.judge import Judgment, choose_amd, judge, runs_on_cuda, targets
 from rung.core.types import Device
 from rung.hardware.catalog.rows import architectures
 
@@ -98,12 +97,8 @@ def _serves(images: frozenset[Image]) -> tuple[str, ...]:
     cuda = {row.cc: row.capability for row in rows if row.capability}
     amd = targets(row.key for row in rows if row.kind == "rocm")
     return (
-        *(
-            cc
-            for cc, at in sorted(cuda.items(), key=lambda pair: pair[1])
-            if any(rules.runs_on_cuda(i, at) for i in images)
-        ),
-        *(name for name in amd if rules.choose_amd(tuple(images), name)),
+        *(cc for cc, at in sorted(cuda.items(), key=lambda pair: pair[1]) if any(runs_on_cuda(i, at) for i in images)),
+        *(name for name in amd if choose_amd(tuple(images), name)),
     )
 
 

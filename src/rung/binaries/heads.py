@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rung.binaries.alone import AMDGPU, CUDA, HEADER
+from rung.binaries.containers import AMDGPU, CUDA, HEADER
 
 #: Bytes that hold the headers of every file that a linker made.
 SIZE = 1 << 16

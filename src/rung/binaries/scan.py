@@ -2,29 +2,80 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
-from rung.binaries import alone, bundles, fatbin, heads, instructions
-from rung.binaries.fatbin import Found
+from rung.binaries import containers, heads
+from rung.binaries.containers import Found
 from rung.binaries.images import CODE_OBJECT, IN_FATBINS, PTX, CpuCode, Image, Library, Object
 from rung.binaries.stream import Stream
 
+#: What each set is told by, newest last: moves and broadcasts of whole registers, as Intel's manual encodes them.
+_SIGNS: dict[str, tuple[bytes, ...]] = {
+    "avx": (b"\xc5\xf8\x77",),  # vzeroupper, at the end of every function that used ymm registers
+    "avx2": (b"\xc4\xe3\x7d\x39", b"\xc4\xe3\xfd\x00", b"\xc4\xe2\x7d\x58"),  # vextracti128, vpermq, vpbroadcastd
+    "avx512f": (  # vmovups, vmovupd/vmovdqa64 and vmovdqu64 of zmm, the first and last of ymm16 and up
+        b"\x62\xf1\x7c\x48",
+        b"\x62\xf1\xfd\x48",
+        b"\x62\xf1\xfe\x48",
+        b"\x62\xe1\x7c\x28",
+        b"\x62\xe1\xfe\x28",
+    ),
+}
+#: More code than this is looked at in evenly spread pieces.
+_BUDGET = 64 << 20
+#: A set counts as held when its signs are seen this often beyond chance: twice in a little code is none.
+_FEWEST, _BEYOND, _SPREAD = 1.5, 4, 5
+
+
+class Watch:
+    """Looks at the pieces of a file as they go by; its code lies at ``code``, as (from, to)."""
+
+    def __init__(self, code: Sequence[tuple[int, int]]) -> None:
+        self._code = code
+        self._counts: Counter[str] = Counter()
+        self._pieces = 0
+        self._every = max(1, -(-sum(end - start for start, end in code) // _BUDGET))
+        self.looked_at = 0
+
+    def __call__(self, offset: int, piece: bytes) -> None:
+        for start, end in self._code:
+            part = piece[max(0, start - offset) : max(0, end - offset)]
+            if part:
+                self._pieces += 1
+                if self._pieces % self._every == 0:
+                    self._look(part)
+
+    def _look(self, part: bytes) -> None:
+        self.looked_at += len(part)
+        for name, signs in _SIGNS.items():
+            self._counts[name] += sum(part.count(sign) for sign in signs)
+
+    def holds(self) -> tuple[str, ...]:
+        """The sets that were seen."""
+        return tuple(name for name, signs in _SIGNS.items() if self._counts[name] >= self._threshold(signs))
+
+    def _threshold(self, signs: Sequence[bytes]) -> float:
+        by_chance = self.looked_at * sum(256.0 ** -len(sign) for sign in signs)
+        return _FEWEST + _BEYOND * by_chance + _SPREAD * math.sqrt(by_chance)
+
+
 _READERS: Mapping[bytes, tuple[str, Callable[[Stream, int], Found | None]]] = {
-    fatbin.MAGIC: ("fatbin", fatbin.read),
-    bundles.PLAIN: ("bundle", bundles.read),
-    bundles.COMPRESSED: ("bundle", bundles.read_compressed),
-    alone.MAGIC: ("alone", alone.read),
+    containers.FATBIN_MAGIC: ("fatbin", containers.read_fatbin),
+    containers.PLAIN: ("bundle", containers.read_bundle),
+    containers.COMPRESSED: ("bundle", containers.read_compressed),
+    containers.ELF_MAGIC: ("alone", containers.read_elf),
 }
 #: Kinds of files that begin with their device code.
 FORMATS = {"fatbin": "fatbin", "bundle": "offload bundle", "alone": "device code"}
 _CONTAINERS = {
-    fatbin.MAGIC: "a fatbin",
-    bundles.PLAIN: "an offload bundle",
-    bundles.COMPRESSED: "a compressed offload bundle",
+    containers.FATBIN_MAGIC: "a fatbin",
+    containers.PLAIN: "an offload bundle",
+    containers.COMPRESSED: "a compressed offload bundle",
 }
 _MOST_REMARKS = 8
 #: More different objects than any library has: the file was made to fill the memory.
@@ -50,7 +101,7 @@ def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> 
     Raises nothing but what reading the file raises.
     """
     head = heads.read(first)
-    code = instructions.Watch(head.code if head and head.machine == "x86_64" else ())
+    code = Watch(head.code if head and head.machine == "x86_64" else ())
     table = heads.Table(head)
 
     def watch(offset: int, piece: bytes) -> None:
@@ -120,7 +171,7 @@ def _format(first: bytes, found: Counter[tuple[str, tuple[Image, ...]]]) -> str:
     return "device code" if found else ""
 
 
-def _cpu(head: heads.Head | None, watch: instructions.Watch) -> CpuCode | None:
+def _cpu(head: heads.Head | None, watch: Watch) -> CpuCode | None:
     if head is None or not head.machine or head.machine.startswith("machine"):
         return None
     size = sum(end - start for start, end in head.code)

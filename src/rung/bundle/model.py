@@ -14,8 +14,7 @@ from rung.bundle.packages import own_license
 from rung.core.errors import BadFile, UsageError
 from rung.core.text import quoted
 from rung.models.card import ModelCard
-from rung.models.files.bundled import Extent, find_model
-from rung.models.files.gguf import read_header
+from rung.models.files.gguf import Extent, find_model, read_header
 from rung.models.lookup import name_of
 from rung.models.store import folder
 from rung.models.store.starters import Starter, Terms, starters

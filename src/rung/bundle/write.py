@@ -14,7 +14,9 @@ the model. Parts begin at multiples of ``ALIGNMENT``.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -22,22 +24,96 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from rung.bundle import interpreter, start
-from rung.bundle.archive import Member, compiled, licenses, members, write_archive
-from rung.bundle.libraries import library_licenses
+from rung.bundle import start
 from rung.bundle.model import BundledModel, copy_model
-from rung.bundle.packages import NEEDED, Package, needed
-from rung.bundle.warm_up import warm_up
+from rung.bundle.packages import (
+    NEEDED,
+    Member,
+    Package,
+    check_possible,
+    compiled,
+    interpreter_files,
+    library_licenses,
+    license_texts,
+    licenses,
+    members,
+    needed,
+    shell_lines,
+    write_archive,
+)
 from rung.core.errors import DiskFull, UsageError
 from rung.core.files import writing, written_whole
 from rung.core.settings import CACHE
 from rung.core.text import size
-from rung.core.version import __version__
+from rung.core.version import PACKAGE, __version__
+from rung.kernels.cpu.target import sources_hash
 from rung.models.card import ModelCard
-from rung.models.files.bundled import ALIGNMENT, model_line
+from rung.models.files.gguf import BUNDLE_ALIGNMENT, model_line
+
+#: How a child finds rung: where this process does.
+_CHILD = (
+    "import json, runpy, sys; sys.path[:], sys.argv[1:] = json.loads(sys.argv[1]); "
+    "runpy.run_module('rung', run_name='__main__')"
+)
+#: Seconds that a model has for its first token: kernels are compiled and proved.
+_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class WarmedUp:
+    """The files that are ready, by their places; ``problem`` says why there are none."""
+
+    members: tuple[Member, ...] = ()
+    problem: str = ""
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Return the bytes of the keys and values of prompts."""
+        return sum(path.stat().st_size for name, path in self.members if name.parts[0] == "prefixes")
+
+
+def warm_up(
+    model: Path, packages: Sequence[Package], options: Sequence[str], system: str | None, folder: Path
+) -> WarmedUp:
+    """Run a model for a token in a child process that has ``packages`` and no others, as a bundle; return the kernels
+    that are compiled then, and, kept in ``folder``, the keys and values of ``system``. Raises ``OSError``."""
+    arguments = ["run", str(model), "Hello", "--max-tokens", "1", "--quiet", *options]
+    if system is not None:
+        arguments += ["--system", system, "--prefix-cache", str(folder)]
+    path = [str(_linked(packages, folder / "packages")), *start.standard_library(sys.path)]
+    command = [sys.executable, "-P", "-c", _CHILD, json.dumps([path, arguments])]
+    try:
+        output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return WarmedUp(problem=f"it did not answer within {_SECONDS} s")
+    if output.returncode:
+        return WarmedUp(problem=next(iter(output.stderr.strip().splitlines()), f"it ended with {output.returncode}"))
+    kernels = CACHE.read() / "kernels" / sources_hash()
+    found = [(PurePosixPath("kernels", path.relative_to(kernels.parent).as_posix()), path) for path in _below(kernels)]
+    found += [(PurePosixPath("prefixes", path.name), path) for path in sorted(folder.glob("*.kv"))]
+    return WarmedUp(tuple(found))
+
+
+def _linked(packages: Sequence[Package], folder: Path) -> Path:
+    """Make a folder of links to rung and packages, so that nothing else is found; return it."""
+    folders = {"rung": PACKAGE}
+    for package in packages:
+        for name in {path.parts[0] for path, _ in package.files()}:
+            folders[name] = Path(str(package.distribution.locate_file(name)))
+    folder.mkdir()
+    for name, origin in folders.items():
+        (folder / name).symlink_to(origin.absolute(), origin.is_dir())
+    return folder
+
+
+def _below(folder: Path) -> list[Path]:
+    return sorted(
+        Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.endswith(("nbi", "nbc"))
+    )
+
 
 Progress = Callable[[str, int, int], None]
 #: What the program takes in a bundle at most, and unpacked: a disk must have as much.
@@ -113,11 +189,11 @@ def write_bundle(
     Raises ``SoftwareMissing``, ``DiskFull``, ``UsageError`` where ``out`` cannot be written, ``BadFile``.
     """
     if options.with_python:
-        interpreter.check_possible()
+        check_possible()
     packages = needed()
     _check_room(out, model)
     with writing(out), written_whole(out) as temporary, open(temporary, "r+b") as file:
-        file.seek(ALIGNMENT)
+        file.seek(BUNDLE_ALIGNMENT)
         sha256 = copy_model(model, file, lambda done, total: progress("copying", done, total))
         line = model_line(model.size, sha256)
         files = members(packages)
@@ -126,10 +202,10 @@ def write_bundle(
         settings["packages"] = _append(file, files, progress)
         texts, shell_of = library_licenses(libraries.values()), None
         if options.with_python:
-            python = interpreter.interpreter_files(compiled(files))
+            python = interpreter_files(compiled(files))
             settings["python"] = _append(file, python, progress)
-            texts = interpreter.license_texts(python)
-            shell_of = partial(interpreter.shell_lines, settings["python"], cache=CACHE.variable)
+            texts = license_texts(python)
+            shell_of = partial(shell_lines, settings["python"], cache=CACHE.variable)
         if options.warm:
             settings["ready"] = _append_ready(file, temporary, line, packages, options, progress, on_note)
         _align(file)
@@ -185,7 +261,7 @@ def _check_room(out: Path, model: BundledModel) -> None:
 
 def _align(file: IO[bytes]) -> int:
     """Go to where the next part begins; return the place."""
-    return file.seek(-(-file.tell() // ALIGNMENT) * ALIGNMENT)
+    return file.seek(-(-file.tell() // BUNDLE_ALIGNMENT) * BUNDLE_ALIGNMENT)
 
 
 def _append(file: IO[bytes], found: Sequence[Member], progress: Progress) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def bitsandbytes(settings: Mapping[str, str]) -> None:
 
 def gsplat(settings: Mapping[str, str]) -> None:
     """Have gsplat draw by rung's rungs where no GPU is: its own kernels are for GPUs alone."""
-    from rung.exec.watch import gpu
+    from rung.exec.step_down import gpu
 
     if "strict" not in settings and (settings.get("device") == PROCESSOR or ("device" not in settings and not gpu())):
         from rung.splats import gsplat as adapter

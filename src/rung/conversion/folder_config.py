@@ -14,7 +14,7 @@ from rung.conversion.tokenizers.tokenizer_json import tokenizer_files
 from rung.core.errors import UnknownArchitecture
 from rung.models import architectures
 from rung.models.card import Decoder, ModelCard
-from rung.models.files.arrays import Numbers
+from rung.models.files.gguf import Numbers
 from rung.models.files.jsonfile import read_bounded
 from rung.models.settings import Settings
 

@@ -17,7 +17,7 @@ from rung.core.types import Format
 from rung.models import architectures
 from rung.models.architectures.family import FREQUENCY_TENSORS, Architecture, Factors
 from rung.models.card import Decoder, ModelCard
-from rung.models.files.gguf_write import pair
+from rung.models.files.gguf import pair
 from rung.models.settings import Settings
 from rung.planning.gguf_mixtures import Mixture
 

@@ -14,7 +14,7 @@ from rung.formats import Encoded
 from rung.formats.codec import Array, Floats
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import ModelCard, Tensor
-from rung.models.files import gguf_write, safetensors
+from rung.models.files import gguf, safetensors
 
 #: Bytes of weights in one file of a folder, as transformers divides them.
 SHARD = 5 * 10**9
@@ -133,9 +133,9 @@ def _gguf_layout(
     entries: Sequence[Entry], pairs: Sequence[bytes]
 ) -> tuple[tuple[Planned, ...], dict[str, tuple[int, int]]]:
     tensors = [(entry.name, entry.shape, formats.get(entry.dtype)) for entry in entries]
-    head, offsets = gguf_write.head(pairs, tensors)
+    head, offsets = gguf.head(pairs, tensors)
     end = offsets[-1] + entries[-1].bytes
-    length = -(-end // gguf_write.ALIGNMENT) * gguf_write.ALIGNMENT
+    length = -(-end // gguf.TENSOR_ALIGNMENT) * gguf.TENSOR_ALIGNMENT
     places = {entry.name: (0, offset) for entry, offset in zip(entries, offsets, strict=True)}
     return (Planned("", head, length),), places
 

@@ -31,7 +31,7 @@ from rung.models.card import ModelCard, Tensor
 from rung.models.checkpoints import OWN
 from rung.models.checkpoints.bitsandbytes import OUTLIERS
 from rung.models.files import gguf as gguf_file
-from rung.models.files.gguf_write import pair
+from rung.models.files.gguf import pair
 from rung.models.lookup import name_of
 from rung.models.settings import Settings, quantization
 from rung.planning.gguf_mixtures import Mixture, storage

@@ -27,7 +27,7 @@ from rung.core.value import FrozenDict
 from rung.engine.chat import Template
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.models.card import ModelCard
-from rung.models.files.gguf_write import pair
+from rung.models.files.gguf import pair
 from rung.planning.gguf_mixtures import MIXTURES
 from rung.quantization import text as texts
 from rung.quantization.budget import (

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from rung.core.shown import Shown
 from rung.core.text import rate, size
-from rung.core.value import FrozenDict, Value
+from rung.core.value import FrozenDict, Shown, Value
 
 EMPTY: FrozenDict[Any] = FrozenDict()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import math
 import types
 import typing
@@ -118,3 +119,18 @@ class Value:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The value that ``to_json`` wrote. Raises ``ValueError`` that names what is missing or unknown."""
         return typing.cast(Self, from_json(cls, data))
+
+
+class Shown:
+    """A value that ``print`` and notebooks show as the command line does.
+
+    ``VIEW`` names the module that draws it, with the functions ``text`` and ``html``: it lies above what holds values.
+    """
+
+    VIEW = ""
+
+    def __str__(self) -> str:
+        return str(importlib.import_module(self.VIEW).text(self))
+
+    def _repr_html_(self) -> str:
+        return str(importlib.import_module(self.VIEW).html(self))

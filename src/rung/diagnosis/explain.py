@@ -16,9 +16,7 @@ from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixes.fixing import causes, fixes_for
 from rung.diagnosis.fixes.wording import Fix, Speaker
 from rung.diagnosis.logs.reading import Hit, read
-from rung.diagnosis.model.certainty import guessed, limited, vague
-from rung.diagnosis.model.score import probabilities, weights
-from rung.diagnosis.model.words import log_words, votes, words_of
+from rung.diagnosis.model import guessed, limited, log_words, probabilities, vague, votes, weights, words_of
 from rung.diagnosis.rules import RULES
 
 if TYPE_CHECKING:

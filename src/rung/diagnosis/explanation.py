@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rung.core.shown import Shown
 from rung.core.text import size
-from rung.core.value import Value
+from rung.core.value import Shown, Value
 from rung.diagnosis.evidence import Evidence
 from rung.diagnosis.fixes.fixing import causes
 from rung.diagnosis.fixes.wording import Fix
-from rung.diagnosis.logs.programs import NONE, Program
-from rung.diagnosis.model.certainty import NOT_SURE, ONE_OF, in_words
+from rung.diagnosis.logs.mentions import NONE, Program
+from rung.diagnosis.model import NOT_SURE, ONE_OF, in_words
 
 _ON_CPU = "rung-exec-cpu"
 

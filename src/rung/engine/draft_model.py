@@ -11,7 +11,7 @@ from rung.engine.open_model import open_any
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.lookup import find_path
 from rung.run.journal import Journal
 

@@ -21,13 +21,13 @@ from rung.engine.draft_model import DraftModel, open_draft
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.engine.scheduling.prefix_folders import open_folder
-from rung.hardware.json_cache import how_often
+from rung.hardware.probe_cache import how_often
 from rung.kernels.webgpu import is_webgpu
 from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
-from rung.models.cards.network import NetworkCard
-from rung.models.files.bundled import identity
+from rung.models.cards.folder import NetworkCard
+from rung.models.files.gguf import identity
 from rung.models.lookup import find_path
 from rung.planning.memory import computes
 from rung.planning.request import Typed, parse_memory

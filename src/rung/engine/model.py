@@ -31,9 +31,9 @@ from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import is_webgpu
 from rung.models.card import ModelCard
-from rung.models.cards.network import NetworkCard
-from rung.models.damage_check import find_damage
+from rung.models.cards.folder import NetworkCard
 from rung.models.lookup import name_of
+from rung.models.reader import find_damage
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.token_choice import Chosen, Row
 from rung.planning.network_spec import Subject

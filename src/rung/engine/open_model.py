@@ -10,7 +10,7 @@ from rung.core.errors import SoftwareMissing, UnknownArchitecture
 from rung.models import catalog, open_card
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard, open_encoder
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.lookup import check_name, find_known, find_missing_starter, find_path
 from rung.models.store import starters
 

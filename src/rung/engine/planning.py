@@ -9,11 +9,11 @@ from rung.core.errors import UnknownDevice, UsageError
 from rung.core.types import Device, Plan
 from rung.engine import process_memory
 from rung.hardware import detect
-from rung.hardware.json_cache import how_often
+from rung.hardware.probe_cache import how_often
 from rung.hardware.select import catalog_device, select_groups
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.planning.request import Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
 

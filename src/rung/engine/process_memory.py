@@ -13,8 +13,8 @@ from pathlib import Path
 from rung.core.errors import SoftwareMissing, UsageError
 from rung.core.settings import THREADS
 from rung.core.types import Device, Level, Proof
-from rung.hardware import detect, thread_count
-from rung.hardware.interpreter import without_wheels
+from rung.hardware import detect, topology
+from rung.hardware.cpu_features import without_wheels
 
 _MEASURING = 60.0  # seconds for numbers of threads, most of them for compiling one kernel, once
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
@@ -96,15 +96,15 @@ def proven_devices(on_probe: Callable[[Device], None], named: str | None = None)
 
 def _choose_threads(processor: Device) -> None:
     """Measure how many threads compute best where cores are unlike or many, unless that is known."""
-    counts = thread_count.candidates(processor)
-    if len(counts) < 2 or thread_count.kept(processor) is not None:
+    counts = topology.candidates(processor)
+    if len(counts) < 2 or topology.kept(processor) is not None:
         return
     from rung.run import worker
 
     job = worker.Job.of("rung.kernels.cpu.thread_rates:rates", counts=list(counts))
     outcome = worker.run([job], _MEASURING)[0]
     if outcome.ok:
-        thread_count.keep(processor, {int(count): float(rate) for count, rate in outcome.value.items()})
+        topology.keep(processor, {int(count): float(rate) for count, rate in outcome.value.items()})
 
 
 def machine_memory() -> int:

@@ -20,7 +20,7 @@ from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.hub.networks.language import Kept, read, write_tokenizer
 from rung.models.adapters.adapter import LowRank
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.decoder_memory import CHUNK
 from rung.nn import QuantLinear
 from rung.nn.quantized.packed import pack

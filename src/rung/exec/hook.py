@@ -39,11 +39,11 @@ def install(settings: Mapping[str, str]) -> None:
         if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
             notes.word(f"torch {torch.__version__} is too old to be watched; errors are explained only")
             return
-        from rung.exec import watch
+        from rung.exec import step_down
 
         steps = Steps(notes)
-        watch.operations(steps, (*watch.FUNCTIONS, *(watch.LIBRARIES if watch.gpu() else ())))
-        watch.composed(steps)
+        step_down.operations(steps, (*step_down.FUNCTIONS, *(step_down.LIBRARIES if step_down.gpu() else ())))
+        step_down.composed(steps)
 
 
 def _stand_in(notes: Notes) -> None:
@@ -60,7 +60,7 @@ def _stand_in(notes: Notes) -> None:
 
 
 def _simulate(settings: Mapping[str, str], steps: Steps | None) -> None:
-    from rung.exec.watch import Everything, composed
+    from rung.exec.step_down import Everything, composed
     from rung.simulation.context import simulate
     from rung.simulation.defects import defects
     from rung.simulation.dispatch import threads

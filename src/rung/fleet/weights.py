@@ -15,7 +15,7 @@ from rung.core.errors import DiskFull, DownloadError
 from rung.core.files import written_whole
 from rung.core.settings import MODELS
 from rung.core.text import size
-from rung.models.files import split
+from rung.models.files import gguf
 
 #: Bytes that are fetched at a time.
 PIECE = 8 * 2**20
@@ -35,7 +35,7 @@ def files_of(path: Path) -> list[ModelFile]:
     if path.is_dir():
         found = sorted(each for each in path.iterdir() if each.is_file())
     else:
-        found = [path.parent / name for name in split.part_names(path.name)]
+        found = [path.parent / name for name in gguf.part_names(path.name)]
     return [ModelFile(str(each), each.name, each.stat().st_size, _hash(each)) for each in found]
 
 

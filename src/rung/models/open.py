@@ -9,12 +9,10 @@ from rung.core.text import quoted
 from rung.models.card import ModelCard
 from rung.models.cards.folder import folder_card
 from rung.models.cards.gguf import gguf_card
-from rung.models.files.bundled import is_gguf
 from rung.models.files.file_sniffing import PICKLE_SUFFIXES, foreign, head, unsafe
+from rung.models.files.gguf import is_gguf, part_names
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.files.split import part_names
-from rung.models.networks.default_sizes import MAKES
-from rung.models.networks.pipeline import INDEX
+from rung.models.networks.pipeline import INDEX, MAKES
 
 
 def open_card(path: str | Path) -> ModelCard:

@@ -18,13 +18,12 @@ from rung.models import architectures
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import open_encoder
 from rung.models.cards.folder import folder_name
-from rung.models.files.bundled import is_gguf
+from rung.models.files.gguf import is_gguf
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.files.shards import INDEX, STEM, read_index, weight_files, weight_map
+from rung.models.files.safetensors import INDEX, STEM, read_index, weight_files, weight_map
 from rung.models.locate import nowhere
 from rung.models.networks import gguf, pipeline
-from rung.models.networks.component import as_stored, describe, known
-from rung.models.networks.roles import Roles
+from rung.models.networks.component import Roles, as_stored, describe, known
 from rung.models.networks.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
 from rung.models.open import open_card
 

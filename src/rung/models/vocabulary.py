@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rung.core.errors import BadFile
-from rung.models.files.arrays import Strings
+from rung.models.files.gguf import Strings
 from rung.models.settings import Settings, token_ids
 
 #: Tokens that end an answer whatever the keys say, by their text.

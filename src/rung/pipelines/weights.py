@@ -18,7 +18,7 @@ from rung.core.errors import BadFile
 from rung.core.text import count
 from rung.hub.diffusers.pipelines import kept_in_f32
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
-from rung.models.files.shards import weight_files
+from rung.models.files.safetensors import weight_files
 from rung.models.files.tensors import FileTensor
 from rung.models.outline import stem_of
 from rung.nn import QuantWeight

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rung.core.errors import RungError, UsageError
-from rung.core.shown import Shown
 from rung.core.text import count, did_you_mean
 from rung.core.types import EMPTY, Device
-from rung.core.value import FrozenDict, Value
+from rung.core.value import FrozenDict, Shown, Value
 from rung.planning.answers.sentence import sentence
 from rung.planning.answers.values import Alternative as Alternative
 from rung.planning.answers.values import Checkpointing as Checkpointing

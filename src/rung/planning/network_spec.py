@@ -10,7 +10,7 @@ from rung.core.types import FLOAT_BYTES
 from rung.core.value import Value
 from rung.models.card import Decoder, Encoder, ModelCard, Tensor
 from rung.models.cards.encoder import EncoderCard
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.decoder_memory import activation_bytes, cache_bytes
 from rung.models.networks.values import GENERATES, OTHER, TABLES, Component, Shape, shape_of_decoder
 

@@ -10,7 +10,7 @@ from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, StepDown, Verdict, no
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.lookup import name_of
 from rung.planning.answers.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
 from rung.planning.gguf_mixtures import storage

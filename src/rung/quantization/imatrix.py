@@ -15,7 +15,7 @@ import numpy as np
 from rung import formats
 from rung.core.errors import BadFile
 from rung.formats.codec import Floats
-from rung.models.files import gguf_write
+from rung.models.files import gguf
 from rung.models.files.file_sniffing import head
 from rung.models.files.gguf import read_header
 from rung.models.files.jsonfile import read_bounded
@@ -54,12 +54,12 @@ def _as_gguf(moments: Mapping[str, Floats], tokens: int, length: int, source: st
     for name, values in moments.items():
         arrays[name + _SUMS] = (values * np.float32(tokens)).reshape(1, -1)
         arrays[name + _COUNTS] = np.full((1, 1), tokens, np.float32)
-    pairs = [gguf_write.pair(key, value) for key, value in metadata.items()]
-    head, places = gguf_write.head(pairs, [(name, array.shape, f32) for name, array in arrays.items()])
+    pairs = [gguf.pair(key, value) for key, value in metadata.items()]
+    head, places = gguf.head(pairs, [(name, array.shape, f32) for name, array in arrays.items()])
     content = bytearray(head)
     for offset, array in zip(places, arrays.values(), strict=True):
         content += bytes(offset - len(content)) + array.astype("<f4").tobytes()
-    return bytes(content) + bytes(-len(content) % gguf_write.ALIGNMENT)
+    return bytes(content) + bytes(-len(content) % gguf.TENSOR_ALIGNMENT)
 
 
 def _as_dat(moments: Mapping[str, Floats], tokens: int, length: int, source: str) -> bytes:

@@ -28,7 +28,7 @@ from rung.engine.chat import Template
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.engine.tokenizers.tokenizer import Tokenizer
-from rung.hardware import json_cache
+from rung.hardware import probe_cache
 from rung.models.card import ModelCard
 from rung.models.lookup import find_path
 from rung.quantization import text as texts
@@ -100,7 +100,7 @@ class Costs:
             return 0.0
         key = {"kind": "running", "version": _VERSION, "model": str(self._state), "text": self._digest}
         key |= {"arithmetic": repr(arithmetic)}
-        known = json_cache.read(key)
+        known = probe_cache.read_json(key)
         if isinstance(known, float):
             return known
         if self._reference is None:
@@ -108,7 +108,7 @@ class Costs:
             self._reference = Reference(self._card, self._windows)
         self._progress(f"{self._card.name}, keys and values in {arithmetic.cache}", 1, 2)
         found = self._reference.computed(arithmetic).divergence
-        json_cache.write(key, found)
+        probe_cache.write_json(key, found)
         return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rung.core.types import Device
 from rung.core.value import Value
 from rung.hardware.catalog import releases
-from rung.hardware.catalog.builds import Build, builds, newest
+from rung.hardware.catalog.releases import Build, builds, newest
 from rung.hardware.catalog.rows import numbers, version
 from rung.software.companions import Host, features_there, runs_as
 from rung.software.setup import Setup, lacks, serves

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from rung.core.types import Level
 from rung.core.value import Value
 from rung.hardware.catalog import releases
-from rung.hardware.catalog.builds import Build, builds, newest
 from rung.hardware.catalog.capabilities import capabilities, gfx_version
+from rung.hardware.catalog.releases import Build, builds, newest
 from rung.hardware.catalog.rows import architectures, numbers, version
 from rung.software import companions
 from rung.software.companions import Choice, Host, command, features_there, platform_words, runs_as

@@ -10,10 +10,9 @@ import pytest
 
 from rung.diagnosis.explain import explain
 from rung.diagnosis.learning import __main__ as command
-from rung.diagnosis.learning import rows as data
+from rung.diagnosis.learning import learn as data
 from rung.diagnosis.learning.learn import learn_causes, learn_fixes
-from rung.diagnosis.learning.logistic import Problem, fit
-from rung.diagnosis.learning.matrix import places_of, sparse
+from rung.diagnosis.learning.logistic import Problem, fit, places_of, sparse
 
 ROWS = [row for row in data.read_rows() if row["cause"]][::60]
 
@@ -105,7 +104,7 @@ def test_a_folder_without_rows_is_refused(tmp_path):
 LEARN = """
 import sys
 from rung.diagnosis.learning.learn import learn_causes, learn_fixes
-from rung.diagnosis.learning.rows import read_rows, words_of_row
+from rung.diagnosis.learning.learn import read_rows, words_of_row
 rows = [row for row in read_rows() if row["cause"]][::60]
 words = [words_of_row(row) for row in rows]
 sys.stdout.write(learn_causes(rows, words).text() + learn_fixes(rows, words).text())

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rung.binaries import answer as answers
-from rung.binaries import rules
+from rung.binaries import judge
 from rung.binaries.images import CODE_OBJECT, CUBIN, LTO, NOT_READ, PTX, SPIRV, CpuCode, Library
 from rung.binaries.judge import Judgment, capability, targets
 from rung.cli.views.output import table
@@ -104,7 +104,7 @@ def _counted(found: Counter[str]) -> str:
 def _driver(library: Library) -> str:
     """The CUDA version that a driver needs to compile the PTX."""
     versions = {image.isa for item in library.objects for image in item.images if image.kind == PTX and image.isa}
-    needed = [rules.cuda_for_ptx(isa) for isa in sorted(versions, key=lambda isa: [int(n) for n in isa.split(".")])]
+    needed = [judge.cuda_for_ptx(isa) for isa in sorted(versions, key=lambda isa: [int(n) for n in isa.split(".")])]
     if not needed or not needed[-1]:
         return ""
     span = needed[-1] if needed[0] == needed[-1] else f"{needed[0]} to {needed[-1]}"

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.fixes.fix_order import FIX_ORDER, Whole
-from rung.diagnosis.fixes.helping import Helping
 from rung.diagnosis.fixes.wording import Fix, Speaker
+from rung.diagnosis.model import Table, read_table, scores, weighed
 from rung.diagnosis.tables import tables
+
+#: Fixes beside those of the cause's own order are told from this chance on.
+_LIKELY_HELP = 0.1
+
+
+@functools.cache
+def fix_table() -> Table:
+    """Return the learned weights of words for each fix."""
+    return read_table("fixes.table")
+
+
+class Helping:
+    """Hold what the words of one log say for each fix."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._labels, self._rows = table = fix_table()
+        self._by_words = scores(words, table) or [0.0] * len(self._labels)
+
+    def chances(self, cause: str, usual: Collection[str]) -> Mapping[str, float]:
+        """Return the probability that a fix helps where that is the cause, for ``usual`` fixes and likely ones."""
+        by_cause = dict(weighed(self._rows.get(f"@{cause}", "")))
+        found = {}
+        for number, label in enumerate(self._labels):
+            found[label] = 1 / (1 + math.exp(-by_cause.get(number, 0.0) - self._by_words[number]))
+        return {label: chance for label, chance in found.items() if label in usual or chance >= _LIKELY_HELP}
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,7 @@ def _own_code(cause: str, scene: Scene) -> Sequence[str]:
     """Where released builds hold code for an AMD GPU itself such a build comes first: an older one before RDNA, which
     new ones leave out and which has no related GPU to be named as; a newer one from RDNA 3 on."""
     from rung.hardware.catalog import architectures
-    from rung.hardware.catalog.builds import builds
+    from rung.hardware.catalog.releases import builds
 
     arch = scene.facts.gpu.arch if scene.facts.gpu else ""
     row = architectures().get(arch) if cause == "rocm-arch-unsupported" else None

@@ -14,12 +14,251 @@ from dataclasses import dataclass
 
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
-from rung.diagnosis.fixes.default_commands import Defaults
-from rung.diagnosis.fixes.supplies import NAMED_PACKAGE, libraries, package
 from rung.diagnosis.gpus import capability_text
-from rung.diagnosis.logs.mentions import compiled
-from rung.diagnosis.logs.programs import TORCH, program_of
+from rung.diagnosis.logs.mentions import TORCH, Program, compiled, program_of
 from rung.diagnosis.tables import tables
+
+#: A library of CUDA in the name of a file, of Linux or Windows, with the number that it carries.
+_NAMED = re.compile(
+    r"(?i)\b(?:lib)?(?P<name>cudart|cublas(?:Lt)?|cudnn|cusolver|cusparse|curand|cufft|nvrtc|nvJitLink|nccl|cupti)"
+    r"[a-z_-]*(?:\.so\.(?P<number>\d+)(?:\.(?P<minor>\d))?|64_(?P<windows>\d+)[\d_]*\.dll)"
+)
+_CUDA_LIBRARIES = dict.fromkeys(("cublas", "cublaslt"), "cublas") | {
+    "cudart": "cuda-runtime",
+    "nvrtc": "cuda-nvrtc",
+    "cupti": "cuda-cupti",
+}
+#: Libraries whose number is that of CUDA.
+_NUMBERED = {"cudart", "cublas", "cublaslt", "nvrtc", "nvjitlink"}
+#: The CUDA from which there are packages for pip, the one from which their names have no number, and the first cuDNN.
+_FIRST, _PLAIN, _FIRST_CUDNN = 11, 13, 8
+
+
+def libraries(text: str, cuda: int) -> str:
+    """The command that installs the libraries of CUDA which a text names, ``cuda`` being the one in use."""
+    found = list(_NAMED.finditer(text))
+    packages = dict.fromkeys(filter(None, (_package_of(match, cuda) for match in found)))
+    if packages:
+        return f"pip install {' '.join(packages)}"
+    old = next((match for match in found if match["name"].lower() != "cudnn"), None)
+    if old is not None and (old["number"] or old["windows"]):
+        release = f"{old['number']}.{old['minor']}" if old["minor"] else _dotted(old["windows"] or old["number"])
+        return f"conda install -c conda-forge cudatoolkit={release}"
+    if found:
+        return f"conda install -c conda-forge cudnn={found[0]['number'] or found[0]['windows']}"
+    return f"pip install {_name('cudnn' if 'cudnn' in text.lower() else 'cublas', cuda)}"
+
+
+def _package_of(match: re.Match[str], cuda: int) -> str | None:
+    name, number = match["name"].lower(), int(match["number"] or match["windows"])
+    if name == "cudnn":
+        return f'"{_name(name, max(cuda, _FIRST))}=={number}.*"' if number >= _FIRST_CUDNN else None
+    major = number // 10 if number >= 100 else number  # cudart64_110.dll
+    if name in _NUMBERED:
+        return _name(name, major) if major >= _FIRST else None  # libcudart.so.11.0 is that of all CUDA 11
+    return _name(name, cuda) if cuda >= _FIRST and not match["minor"] else None
+
+
+def _name(library: str, cuda: int) -> str:
+    package = f"nvidia-{_CUDA_LIBRARIES.get(library, library)}"
+    return package if cuda >= _PLAIN and library not in ("cudnn", "nccl") else f"{package}-cu{max(cuda, _FIRST)}"
+
+
+def _dotted(number: str) -> str:
+    """``10.1`` of ``101``, as Windows numbers libraries."""
+    return f"{number[:-1]}.{number[-1]}" if len(number) > 1 and number not in ("10", "11", "12", "13") else number
+
+
+#: Modules whose package has their name, with hyphens; those that are compiled for the torch that is there; and others.
+_SAME = re.compile(
+    "accelerate|auto_gptq|autoawq|bitsandbytes|ctranslate2|datasets|deepspeed|diffusers|einops|fairscale|gguf|hqq"
+    "|imageio|insightface|kornia|librosa|lightning|mlx_lm|ninja|numpy|omegaconf|onnx|onnxruntime|open3d|optimum"
+    "|packaging|pandas|peft|pynvml"
+    "|pytorch_lightning|safetensors|scipy|sentence_transformers|sentencepiece|soundfile|tensorboard|tiktoken|timm"
+    "|huggingface_hub|lightgbm|mlx|nunchaku|outlines|spandrel|torch_scatter|torchao|ultralytics|xgboost"
+    "|tokenizers|torch|torchaudio|torchmetrics|torchsde|torchvision|tqdm|transformers|trl|unsloth|vllm|wandb|xformers"
+)
+#: Such a package by name in an error; torch is named in errors of all that stand on it.
+NAMED_PACKAGE = re.compile(
+    rf"(?i)\b(?!(?:torch|numpy|packaging|git|gguf|onnx|tqdm|ninja|pandas)\b)(?:{_SAME.pattern})\b"
+)
+_COMPILED = {"flash_attn", "mamba_ssm", "causal_conv1d"}
+#: Packages without compiled code of their own: building them again changes nothing.
+PURE = frozenset(
+    (
+        *("accelerate", "datasets", "diffusers", "einops", "evaluate", "gradio", "hqq", "huggingface_hub", "lightning"),
+        *("omegaconf", "optimum", "peft", "pip", "pytorch_lightning", "sentence_transformers", "setuptools", "timm"),
+        *("torchmetrics", "torchsde", "tqdm", "transformers", "trl", "unsloth", "wandb"),
+    )
+)
+_OTHER = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "open_clip": "open-clip-torch",
+    "awq": "autoawq",
+    "git": "gitpython",
+    "pkg_resources": '"setuptools<81"',
+    "google.protobuf": "protobuf",
+    "faster_whisper": "faster-whisper",
+    "llama_cpp": "llama-cpp-python",
+    "whisper": "openai-whisper",
+}
+
+
+def package(module: str) -> str | None:
+    """The package of the index that holds a module; None where that is not known for certain."""
+    named = _OTHER.get(module) or (module.replace("_", "-") if _SAME.fullmatch(module) else None)
+    return f"{module.replace('_', '-')} --no-build-isolation" if module in _COMPILED else named
+
+
+#: What stands in the lines of a Python program that a fix changes (an extended regular expression).
+_IN_CODE = {
+    **dict.fromkeys(("use-fp32", "use-fp16", "use-bf16", "upcast-part", "cast-to-match"), r"dtype|half\(|fp16|bf16"),
+    **dict.fromkeys(("use-cpu", "use-gpu", "move-to-one-device"), r"cuda|device"),
+    **dict.fromkeys(("change-quantization", "dequantize-first"), r"from_pretrained|quantization|load_in_"),
+    "offload": r"from_pretrained|device_map|\.cuda\(",
+    "reduce-memory": r"batch_size|max_length|num_workers|from_pretrained",
+    "use-fallback-kernel": r"attn_implementation|flash_attn|xformers|compile\(",
+    "adjust-shape": r"head_dim|group_size|num_heads|batch_size",
+}
+#: Causes of a model that is too large, and the fixes that make it smaller: ``rung check`` says what fits.
+_HOST = "host-out-of-memory"
+_MEMORY = ("gpu-out-of-memory", _HOST)
+_SMALLER = ("reduce-memory", "change-quantization", "offload")
+#: What shows the state that a fix changes, on Linux and in PowerShell.
+_SHOWN = {
+    "add-host-memory": ("free -h", "SystemPropertiesPerformance.exe"),
+    "set-environment-override": (
+        "env | grep -iE 'cuda|torch|hip|hsa|ggml|nccl|hf_'",
+        'Get-ChildItem env: | Where-Object Name -Match "cuda|torch|hip|hsa|ggml|nccl|hf_"',
+    ),
+    "set-library-path": ("ldconfig -p | grep -iE 'cuda|cudnn|cublas|nccl'", '$env:PATH -split ";"'),
+    "upgrade-driver": (
+        "lspci -nnk | grep -iEA3 'vga|3d|display'",
+        "Get-CimInstance Win32_VideoController | Format-List Name, DriverVersion",
+    ),
+}
+#: A name of the program's that an error quotes.
+_QUOTED = re.compile(r"['\u2018\u201c`\"]([A-Za-z_][\w.]{2,40})['\u2019\u201d`\"]")
+_COUNT_GPUS = 'python -c "import torch; print(torch.cuda.device_count())"'
+_CMAKE = "cmake -B build && cmake --build build --config Release"
+#: How programs are compiled in the folder of their source.
+_BUILDS = {
+    **dict.fromkeys(("llama.cpp", "whisper.cpp", "stable-diffusion.cpp", "faiss", "ctranslate2", "openvino"), _CMAKE),
+    "tensorflow": "./configure && bazel build //tensorflow/tools/pip_package:wheel",
+    "onnxruntime": "./build.sh --config Release --build_wheel --parallel",
+    "cupy": "pip install --no-cache-dir --no-binary cupy cupy",
+    "mlx": "pip install --no-cache-dir --no-binary mlx mlx",
+}
+#: Packages of the index that bring a program.
+_PACKAGE_NAMES = {"paddle": "paddlepaddle", "opencv": "opencv-python", "faiss": "faiss-cpu"} | {
+    name: name
+    for name in (
+        *("tensorflow", "onnxruntime", "openvino", "jax", "cupy", "numba", "dlib", "ctranslate2", "mlx", "mxnet"),
+        *("diffusers", "vllm", "sglang"),
+    )
+}
+_BLOCKING = ("export CUDA_LAUNCH_BLOCKING=1", '$env:CUDA_LAUNCH_BLOCKING = "1"')
+_TORCH_SOURCE = "git clone --recursive https://github.com/pytorch/pytorch && cd pytorch && "
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Hold what goes with the fixes of one log, where that is the likeliest cause. ``variables`` stand before a
+    build; ``module`` is what the texts of the fixes call the package that failed."""
+
+    scene: Scene
+    cause: str
+    program: Program
+    system: str
+    maker: str
+    variables: str
+    module: str
+
+    def location(self, label: str) -> str:
+        """Return ``train.py, line 12``, where a fix is a change of code and the log names the line; else empty."""
+        return self.scene.mentions.location if label in _IN_CODE or label == "fix-user-code" else ""
+
+    def command(self, label: str) -> str | None:
+        """Return the command, None where there is none or the place says it."""
+        mentions = self.scene.mentions
+        by_size = mentions.runs or not self.program.torch or self.cause == _HOST
+        if label in _SMALLER and self.cause in _MEMORY and by_size:
+            return self._check()
+        if label in _IN_CODE and self.program.python:
+            return None if mentions.location else self._search(_IN_CODE[label])
+        if label in _IN_CODE or label == "use-other-backend":
+            return self._check()
+        if label == "build-from-source":
+            return self._build()
+        if label == "requantize-or-reconvert":
+            return (
+                f"rung quantize {mentions.runs} new.gguf --format q4_k_m" if mentions.runs else "rung quantize --help"
+            )
+        if label in ("fix-gpu-visibility", "change-hardware"):
+            return (
+                f"rung check {mentions.model} --fits"
+                if mentions.model and label == "change-hardware"
+                else "rung devices"
+            )
+        if label == "upgrade-driver" and self.maker == "nvidia":
+            return "nvidia-smi"
+        if label in _SHOWN and self.system != "macos":
+            return _SHOWN[label][self.system == "windows"]
+        return self._of_python(label)
+
+    def _of_python(self, label: str) -> str | None:
+        library = self.scene.mentions.library.partition(" ")[0] or _PACKAGE_NAMES.get(self.program.name, "")
+        if not library and self.module == TORCH.name:
+            library = TORCH.name
+        if not (library or self.program.python):
+            return None
+        if label == "upgrade-library":
+            return f"pip install -U {library}" if library else None
+        if label == "downgrade-library":
+            return f"pip index versions {library}" if library else None
+        if label == "fix-user-code":
+            return self._in_own_code()
+        return {"install-matching-build": "rung setup --check", "align-package-versions": "pip check"}.get(label)
+
+    def _in_own_code(self) -> str | None:
+        """Return the search for the name that the error quotes, or what counts the GPUs there are."""
+        if self.scene.mentions.location:
+            return None
+        if self.cause == "gpu-not-visible":
+            return _COUNT_GPUS
+        if self.cause == "async-bad-input":
+            return _BLOCKING[self.system == "windows"]
+        lines = [hit.line for hit in self.scene.hits] or self.scene.ending.splitlines()
+        named = [name for line in lines for name in _QUOTED.findall(line) if not name.endswith(".py")]
+        return self._search(named[-1].replace(".", r"\.")) if named else None
+
+    def _search(self, pattern: str) -> str:
+        """Return the command that lists the lines of the Python files here that a pattern is found in."""
+        if self.system == "windows":
+            return f'Get-ChildItem -Recurse -Filter *.py | Select-String -Pattern "{pattern}"'
+        return f"grep -rnE '{pattern}' --include='*.py' ."
+
+    def _build(self) -> str | None:
+        """Return how torch, the program, or a package in the folder of its source is compiled."""
+        if self.program.name in _BUILDS:
+            return _BUILDS[self.program.name]
+        if not self.program.python:
+            return None
+        source = _TORCH_SOURCE if self.scene.mentions.library == "torch" else ""
+        return f"{source}{self.variables}pip install --no-build-isolation --no-cache-dir ."
+
+    def _check(self) -> str:
+        """Return ``rung check`` for the model of the log, else for all that are known, on the GPU that is named."""
+        from rung.hardware import catalog  # where a GPU is named it was found there
+
+        gpu, model = self.scene.facts.gpu, self.scene.mentions.runs
+        device = f" --device '{gpu.name}'" if gpu is not None and catalog.find(gpu.name) is not None else ""
+        return f"rung check{' ' + model if model else ''}{device}"
+
 
 #: What is filled in from the log: a name, and after a bar the words for where the log does not say it.
 _HOLE = re.compile(r"\{(\w+)(?:\|([^{}]*))?\}")

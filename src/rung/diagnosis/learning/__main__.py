@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rung.diagnosis.learning.learn import learn_causes, learn_fixes
-from rung.diagnosis.learning.rows import DATA, read_rows, with_examples, words_of_row
+from rung.diagnosis.learning.learn import DATA, learn_causes, learn_fixes, read_rows, with_examples, words_of_row
 
 PACKAGE = Path(__file__).parents[1]
 

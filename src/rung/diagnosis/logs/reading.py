@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict
-from rung.diagnosis.logs.locales import in_english
-from rung.diagnosis.logs.log import blocks, is_text, plain, states, unnamed
+from rung.diagnosis.logs.log import blocks, in_english, is_text, plain, states, unnamed
 from rung.diagnosis.logs.mentions import KEPT, LONGEST, NAMING
 from rung.diagnosis.match import Signature, signatures
 

@@ -406,7 +406,7 @@ def reach(release: str, name: str, value: int) -> int | None:
     """Return where a compute capability lies for a released build of torch: 0 it runs there, 1 newer than its code,
     -1 older, None when the catalog does not know."""
     from rung.hardware.catalog import architectures
-    from rung.hardware.catalog.builds import builds
+    from rung.hardware.catalog.releases import builds
 
     rows = architectures().values()
     architecture = next((row for row in rows if row.vendor == "nvidia" and capability(row.cc) == value), None)
@@ -438,7 +438,7 @@ def numbers(release: str) -> tuple[int, int]:
 def first_release(value: int) -> tuple[int, int] | None:
     """Return the first torch of which a CUDA build holds code for a compute capability; None where the catalog
     begins too late to say."""
-    from rung.hardware.catalog.builds import builds
+    from rung.hardware.catalog.releases import builds
 
     if value < OLDEST_FOR:
         return None

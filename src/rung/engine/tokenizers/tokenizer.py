@@ -11,7 +11,7 @@ from rung.engine.tokenizers.folder import JsonTokenizer, PieceTokenizer, read_co
 from rung.engine.tokenizers.gguf import GgufTokenizer
 from rung.engine.tokenizers.pieces import Characters
 from rung.models.card import ModelCard
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 
 
 class _Backend(Protocol):

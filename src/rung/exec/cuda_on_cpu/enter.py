@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from rung.exec.cuda_on_cpu import autocast, libraries, machine, operations, out_of_memory, products, tensors
+from rung.exec.cuda_on_cpu import libraries, machine, operations, tensors
 from rung.run import torch_device
 from rung.simulation import peers, queries
 from rung.simulation.dispatch import cache_invalidation, host_key
@@ -31,12 +31,12 @@ def put_in_force(say: Callable[[str], None]) -> World:
     tensors.install(world, patches)
     peers.install(world, patches)
     graphs.install(world, patches, operations.WatchingGraph)
-    autocast.install(patches)
+    operations.install_autocast(patches)
     serialization.install(world)
     libraries.install(say, patches)
     operations.install(world)
-    products.install()
-    out_of_memory.install(makers, patches)  # last: around what the others have put there
+    operations.install_products()
+    machine.install(makers, patches)  # last: around what the others have put there
     torch_device.STANDING_IN["cuda"] = "cpu"
     cache_invalidation.forget()
     patches.follow()

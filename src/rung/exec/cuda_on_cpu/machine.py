@@ -2,19 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 import os
+import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from rung.core.text import size
 from rung.core.types import Device
-from rung.exec.cuda_on_cpu import memory
 from rung.hardware.families import cpu
+from rung.simulation.dispatch.patches import Patches
 from rung.simulation.queries import Cuda
 from rung.simulation.simulation import Card, World
+
+_STATUS, _RESET = "/proc/self/status", "/proc/self/clear_refs"
+
+
+def resident() -> int:
+    """Bytes that are resident now."""
+    return _status("VmRSS:") or peak()
+
+
+def peak() -> int:
+    """The most bytes that were resident so far, or since ``reset_peak``; 0 where nobody knows."""
+    return _status("VmHWM:") or _by_resource()
+
+
+def reset_peak() -> None:
+    """Has the peak begin at what is resident now, where the system can."""
+    with contextlib.suppress(OSError), open(_RESET, "w", encoding="ascii") as file:
+        file.write("5")
+
+
+def available() -> int | None:
+    """Bytes that programs may still take of the machine, swap apart; None where it does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:
+        return next((int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")), None)
+    return None
+
+
+def swap() -> int:
+    """Bytes of swap that are free; 0 where the machine does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:
+        return next((int(line.split()[1]) * 1024 for line in file if line.startswith("SwapFree:")), 0)
+    return 0
+
+
+def _status(name: str) -> int:
+    with contextlib.suppress(OSError), open(_STATUS, encoding="utf-8", errors="replace") as file:
+        return next((int(line.split()[1]) * 1024 for line in file if line.startswith(name)), 0)
+    return 0
+
+
+def _by_resource() -> int:
+    try:
+        import resource
+    except ImportError:
+        return 0
+    import sys
+
+    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found if sys.platform == "darwin" else found * 1024
+
 
 #: The compute capability that is answered: the first with bfloat16 and TF32, and without float8, which processors lack.
 CAPABILITY = (8, 0)
@@ -64,22 +119,22 @@ class Answers(Cuda):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._first = memory.resident()
+        self._first = resident()
 
     def memory_allocated(self, device: Any = None) -> int:
         self._world.card_of(device)
-        return max(memory.resident() - self._first, 0)
+        return max(resident() - self._first, 0)
 
     def max_memory_allocated(self, device: Any = None) -> int:
         self._world.card_of(device)
-        return max(memory.peak() - self._first, 0)
+        return max(peak() - self._first, 0)
 
     memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         total = self._world.card_of(device).device.memory
-        free = memory.available()
-        return min(total, free if free is not None else total - memory.resident()), total
+        free = available()
+        return min(total, free if free is not None else total - resident()), total
 
     def memory_stats(self, device: Any = None) -> dict[str, int]:
         now, most = self.memory_allocated(device), self.max_memory_allocated(device)
@@ -96,7 +151,7 @@ class Answers(Cuda):
         return []
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        memory.reset_peak()
+        reset_peak()
 
     reset_max_memory_allocated = reset_peak_memory_stats
 
@@ -146,3 +201,82 @@ class Answers(Cuda):
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
         """Nothing waits here that could be warned of."""
+
+
+#: How the allocator says it, with the bytes that were asked for.
+_REFUSED = re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate (\d+) bytes")
+#: Tensors from this size on are compared with what is free: less is not worth the question.
+_LARGE = 64 << 20
+_SIZED = ("empty", "zeros", "ones", "full", "rand", "randn")
+
+
+def install(makers: Iterable[tuple[Any, str]], patches: Patches) -> None:
+    """Puts it in force; ``makers`` are the (module, name) of the functions that make tensors."""
+    for owner, name in makers:
+        turned = _turned(getattr(owner, name))
+        patches.set(owner, name, _sized(turned) if owner is torch and name in _SIZED else turned)
+    for owner, names in (
+        (torch.Tensor, ("to", "cuda", "type", "float", "double", "clone", "contiguous", "backward")),
+        (torch.nn.Module, ("__call__", "_apply")),
+        (torch.autograd, ("backward", "grad")),
+    ):
+        for name in names:
+            patches.set(owner, name, _turned(getattr(owner, name)))
+    patches.set(torch.optim.Optimizer, "profile_hook_step", staticmethod(_of_step(torch.optim.Optimizer)))
+
+
+def refused(requested: int) -> torch.OutOfMemoryError:
+    """The error of a card that has no room for so many bytes."""
+    free = available() or 0
+    return torch.OutOfMemoryError(
+        f"CUDA out of memory. Tried to allocate {size(requested)}. GPU 0 is this processor: {size(free)} of its "
+        "memory is free."
+    )
+
+
+def _turned(real: Callable[..., Any]) -> Callable[..., Any]:
+    """``real``, whose errors of the allocator are those of a card."""
+
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return real(*args, **kwargs)
+        except RuntimeError as error:
+            if type(error) is RuntimeError and (found := _REFUSED.search(str(error))):
+                raise refused(int(found[1])) from error
+            raise
+
+    return call
+
+
+def _sized(real: Callable[..., Any]) -> Callable[..., Any]:
+    """``real``, which makes no tensor larger than what is free."""
+
+    @functools.wraps(real)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        size = _bytes(args, kwargs)
+        if size >= _LARGE and (free := available()) is not None and size > free + swap():
+            raise refused(size)
+        return real(*args, **kwargs)
+
+    return make
+
+
+def _bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many bytes a tensor of these arguments takes; 0 where they say no size."""
+    shape = kwargs.get("size", args[0] if args and isinstance(args[0], (tuple, list)) else args)
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    if not all(isinstance(length, int) for length in shape) or getattr(kwargs.get("device"), "type", "") == "meta":
+        return 0
+    return 0 if kwargs.get("device") == "meta" else math.prod(shape) * int(dtype.itemsize)
+
+
+def _of_step(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """Return a wrapper for the ``step`` of each optimizer."""
+    wrap = optimizer.profile_hook_step
+
+    def wrapped(step: Callable[..., Any]) -> Callable[..., Any]:
+        found: Callable[..., Any] = wrap(_turned(step))
+        return found
+
+    return wrapped

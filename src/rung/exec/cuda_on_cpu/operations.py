@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rung.run.torch_private import dispatch_modes_waiting, exclude_key, include_key, pop_dispatch_mode
+from rung.run.torch_private import dispatch_modes_waiting, exclude_key, has_kernel, include_key, pop_dispatch_mode
 from rung.simulation.dispatch import dispatch_hook, host_key
+from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import World
 from rung.simulation.torch_api.graphs import Graph
 
@@ -85,3 +87,111 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+_NAMES = ("mm", "bmm", "addmm", "baddbmm")
+_libraries: list[torch.library.Library] = []
+
+
+def install_products() -> None:
+    """Puts them under the processor's key where this torch knows such products and has no kernel for them."""
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    for name in _NAMES:
+        overloads = getattr(torch.ops.aten, name).overloads()
+        for overload, kernel in (("dtype", _wide(name)), ("dtype_out", _written(name))):
+            full = f"{name}.{overload}"
+            if overload in overloads and not has_kernel(f"aten::{full}", "CPU"):
+                library.impl(full, kernel, "CPU")
+
+
+def _wide(name: str) -> Callable[..., Tensor]:
+    """The product, computed in the dtype of the result: the exact products of 16-bit numbers, added there."""
+    function = getattr(torch, name)
+
+    def product(*args: Any, **kwargs: Any) -> Tensor:
+        *operands, dtype = args
+        result: Tensor = function(*(operand.to(dtype) for operand in operands), **kwargs)
+        return result
+
+    return product
+
+
+def _written(name: str) -> Callable[..., Tensor]:
+    compute = _wide(name)
+
+    def product(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        return out.copy_(compute(*args, **kwargs))
+
+    return product
+
+
+_CARD, _HOST = "cuda", "cpu"
+
+
+class _Own(threading.local):
+    """Hold what the program has set for the processor itself in this thread."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.dtype: torch.dtype = torch.bfloat16
+
+
+class _Switches:
+    """Stand in for torch's functions, and call those that were there when it was made."""
+
+    def __init__(self) -> None:
+        self._own = _Own()
+        self._enable, self._is_enabled = torch.set_autocast_enabled, torch.is_autocast_enabled
+        self._set_dtype, self._get_dtype = torch.set_autocast_dtype, torch.get_autocast_dtype
+
+    def _settle(self) -> None:
+        """Bring the processor's state to the card's while that is on, else to the program's own."""
+        card = self._is_enabled(_CARD)
+        dtype = self._get_dtype(_CARD) if card else self._own.dtype
+        if dtype is not self._get_dtype(_HOST):
+            torch.clear_autocast_cache()  # which holds weights in the dtype of before
+            self._set_dtype(_HOST, dtype)
+        self._enable(_HOST, card or self._own.enabled)
+
+    def set_enabled(self, *args: Any) -> None:
+        """Stand in for ``torch.set_autocast_enabled``."""
+        if args[0] == _HOST:
+            self._own.enabled = bool(args[1])
+        else:  # of old a truth alone, for the card
+            self._enable(*args)
+        self._settle()
+
+    def set_dtype(self, kind: str, dtype: torch.dtype) -> None:
+        """Stand in for ``torch.set_autocast_dtype``."""
+        if kind == _HOST:
+            self._own.dtype = dtype
+        else:
+            self._set_dtype(kind, dtype)
+        self._settle()
+
+    def is_enabled(self, *args: Any) -> bool:
+        """Stand in for ``torch.is_autocast_enabled``."""
+        return self._own.enabled if args == (_HOST,) else self._is_enabled(*args)
+
+    def get_dtype(self, kind: str) -> torch.dtype:
+        """Stand in for ``torch.get_autocast_dtype``."""
+        return self._own.dtype if kind == _HOST else self._get_dtype(kind)
+
+
+def install_autocast(patches: Patches) -> None:
+    """Put it in force."""
+    switches = _Switches()
+    changed: dict[str, Callable[..., Any]] = {
+        "set_autocast_enabled": switches.set_enabled,
+        "set_autocast_dtype": switches.set_dtype,
+        "is_autocast_enabled": switches.is_enabled,
+        "get_autocast_dtype": switches.get_dtype,
+        "set_autocast_cpu_enabled": lambda enabled: switches.set_enabled(_HOST, enabled),
+        "set_autocast_cpu_dtype": lambda dtype: switches.set_dtype(_HOST, dtype),
+        "set_autocast_gpu_dtype": lambda dtype: switches.set_dtype(_CARD, dtype),
+        "is_autocast_cpu_enabled": lambda: switches.is_enabled(_HOST),
+        "get_autocast_cpu_dtype": lambda: switches.get_dtype(_HOST),
+    }
+    for name, function in changed.items():
+        patches.set(torch, name, function)

@@ -13,7 +13,7 @@ from typing import Any
 from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import arm, cgroup, interpreter, topology, x86
+from rung.hardware import cgroup, cpu_features, topology
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 from rung.hardware.sysctl import sysctl
@@ -44,11 +44,11 @@ ARM = {
 }
 #: The same in the names that sysctl has on a Mac.
 APPLE = {
-    "isa.neon": (arm.MAC["neon"],),
-    "isa.fp16": (arm.MAC["fullfp16"],),
-    "isa.neon_dotprod": (arm.MAC["dotprod"],),
-    "isa.i8mm": (arm.MAC["i8mm"],),
-    "isa.bf16": (arm.MAC["bf16"],),
+    "isa.neon": (cpu_features.MAC["neon"],),
+    "isa.fp16": (cpu_features.MAC["fullfp16"],),
+    "isa.neon_dotprod": (cpu_features.MAC["dotprod"],),
+    "isa.i8mm": (cpu_features.MAC["i8mm"],),
+    "isa.bf16": (cpu_features.MAC["bf16"],),
 }
 #: Environment variables that restrict the JIT to less than the processor can do.
 TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", CPU_LEVEL.variable)
@@ -79,7 +79,7 @@ def identify(
 
     ``root`` holds ``proc`` and ``sys``; the other arguments stand in for this machine in tests.
     """
-    arch = interpreter.arch(machine)
+    arch = cpu_features.arch(machine)
     if system == "darwin":
         name, memory, free, flags, details = _mac(ask)
     elif system == "win32":
@@ -108,7 +108,7 @@ def declared(
     names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Capability]:
     """The instruction sets that the processor declares; unknown where the JIT is told to compile for less."""
-    own = arm.llvm_features(flags) if arch == "aarch64" else x86.own_changes()
+    own = cpu_features.llvm_features(flags) if arch == "aarch64" else cpu_features.own_changes()
     restriction = next(iter(restrictions(environment, own)), "")
     found = []
     for name, features in (names or (ARM if arch == "aarch64" else X86)).items():
@@ -133,7 +133,7 @@ def restrictions(environment: Mapping[str, str], own: str) -> dict[str, str]:
 
 def own_features() -> str:
     """Return changes to the features that LLVM finds on this machine; empty where it is right."""
-    return arm.own_features() or x86.own_changes()
+    return cpu_features.own_features() or cpu_features.own_changes()
 
 
 def kernels(arch: str, found: Mapping[str, Level], restricted: bool = False) -> Capability:

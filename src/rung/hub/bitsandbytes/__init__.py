@@ -21,7 +21,7 @@ import torch
 from rung.core.errors import SoftwareMissing
 from rung.core.types import StepClass
 from rung.diagnosis import classify
-from rung.exec.watch import gpu
+from rung.exec.step_down import gpu
 from rung.hub.bitsandbytes.kernels import KERNELS
 from rung.hub.register import after_import, forget
 from rung.run.torch_private import DispatchKey, keys_below

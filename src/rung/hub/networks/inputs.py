@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rung.core.errors import CannotTrace
-from rung.models.networks.default_sizes import usual
+from rung.models.networks.pipeline import usual
 
 _SPEECH = 16_000
 

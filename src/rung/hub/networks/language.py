@@ -28,10 +28,10 @@ from rung.hub.mmap_pages import give_back, give_back_files
 from rung.hub.networks.modules import component_of, module_of
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.card import Tensor as Stored
-from rung.models.cards.network import NetworkCard, network_card
+from rung.models.cards.folder import NetworkCard, network_card
 from rung.models.checkpoints import OWN, method_of
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.files.shards import weight_files
+from rung.models.files.safetensors import weight_files
 from rung.models.settings import QUANTIZATION, Settings, quantization
 from rung.nn import QuantWeight
 from rung.nn.quantize import kind_of, put, target_layers, turned

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rung.core.errors import UsageError
 from rung.core.files import files_below
 from rung.core.settings import CACHE, CPU_LEVEL
-from rung.hardware import arm, interpreter, x86
+from rung.hardware import cpu_features
 
 if TYPE_CHECKING:
     from rung.kernels.isa.level import Level
@@ -66,7 +66,7 @@ def _host_features() -> frozenset[str]:
     from llvmlite import binding
 
     found = frozenset(feature for feature, there in binding.get_host_cpu_features().items() if there)
-    return _changed(found, arm.own_features() or x86.own_changes())
+    return _changed(found, cpu_features.own_features() or cpu_features.own_changes())
 
 
 def _least_features() -> frozenset[str]:
@@ -79,9 +79,9 @@ def _least_features() -> frozenset[str]:
 
 def _own_features() -> str:
     """Return changes to the features that LLVM finds, where not all cores have them."""
-    changes = x86.own_changes()
+    changes = cpu_features.own_changes()
     if not changes:
-        return arm.own_features()
+        return cpu_features.own_features()
     from llvmlite import binding
 
     return f"{binding.get_host_cpu_features().flatten()},{changes}"
@@ -120,7 +120,7 @@ def _changed(features: frozenset[str], changes: str) -> frozenset[str]:
 
 def arch() -> str:
     """The kind of processor that is compiled for: x86_64, aarch64 or another name."""
-    return interpreter.arch()
+    return cpu_features.arch()
 
 
 def converts_halves() -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from rung.core.errors import SoftwareMissing
 from rung.core.files import trim, used, write_whole
 from rung.core.settings import CACHE
-from rung.hardware import runtime_compilers
+from rung.hardware import software
 from rung.kernels.cuda.source import Source
 
 #: Nothing is fused that the text does not fuse.
@@ -143,7 +143,7 @@ def load(path: Path, prefix: str) -> Compiler:
 def here(kind: str) -> Compiler:
     """Return the compiler for cards of a kind, ``cuda`` or ``rocm``. Raises ``SoftwareMissing``."""
     prefix = "hiprtc" if kind == "rocm" else "nvrtc"
-    path = runtime_compilers.find(prefix)
+    path = software.find(prefix)
     if path is None:
         raise SoftwareMissing(
             f"{prefix} is not here, which compiles kernels for this card.",

@@ -15,9 +15,9 @@ from rung.formats.codec import Floats
 from rung.models import architectures
 from rung.models.adapters.adapter import WITH_PEFT, Adapter, LowRank, other_base, read_adapter
 from rung.models.card import Decoder, ModelCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.cards.folder import role_of as folder_role
 from rung.models.cards.gguf import role_of as gguf_role
-from rung.models.cards.network import NetworkCard
 from rung.models.roles import layer_of, shape_of
 from rung.models.settings import Settings
 

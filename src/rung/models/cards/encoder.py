@@ -16,10 +16,9 @@ from rung.models import architectures
 from rung.models.architectures.encoders import OUTSIDE, EncoderArchitecture, shapes
 from rung.models.card import Encoder, Tensor
 from rung.models.cards.folder import folder_name
-from rung.models.files.bundled import is_gguf
+from rung.models.files.gguf import is_gguf, part_names, read_parts
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.files.shards import weight_files
-from rung.models.files.split import part_names, read_parts
+from rung.models.files.safetensors import weight_files
 from rung.models.files.tensors import FileTensor
 from rung.models.networks.values import Component, Shape
 from rung.models.pooling import pooling_of_folder

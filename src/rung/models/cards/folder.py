@@ -5,26 +5,29 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import count as counted
-from rung.core.value import FrozenDict
+from rung.core.types import EMPTY
+from rung.core.value import FrozenDict, Value
 from rung.models import architectures, checkpoints
 from rung.models.architectures.family import Architecture
 from rung.models.card import Decoder, ModelCard, Piece, Source
 from rung.models.checkpoints import rung_folder
 from rung.models.checkpoints.rung_folder import Site
 from rung.models.files.jsonfile import LIMIT, SMALL, read_bounded, read_object
-from rung.models.files.shards import weight_files
+from rung.models.files.safetensors import weight_files
 from rung.models.files.tensors import FileTensor
+from rung.models.networks.values import Component
 from rung.models.roles import Found, shape_of, tensors_of
 from rung.models.settings import Settings, quantization, token_ids
 
 if TYPE_CHECKING:
     from rung.models.checkpoints import Raw
+
 
 #: safetensors' names of the types that are formats of rung.
 _NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
@@ -282,3 +285,51 @@ def sampling(generation: Mapping[str, Any]) -> FrozenDict[Any]:
     if generation.get("do_sample") is False:
         found["temperature"] = 0.0
     return FrozenDict(found)
+
+
+@dataclass(frozen=True)
+class NetworkCard(Value):
+    """A folder of such a model; the fields that ``ModelCard`` has too mean the same.
+
+    ``component`` is what its network is made of, under the names of its parameters; ``network`` the class of
+    transformers that builds it; ``why`` says why the lean decoder does not. ``context`` is 0 where nothing limits it.
+    """
+
+    name: str
+    path: str
+    component: Component
+    network: str
+    why: str
+    tokenizer: str
+    chat_template: str | None
+    end_tokens: tuple[int, ...]
+    bos_token: int | None
+    add_bos: bool
+    defaults: FrozenDict[Any] = EMPTY
+    metadata: FrozenDict[Any] = field(default=EMPTY, compare=False)
+
+    @property
+    def context(self) -> int:
+        """The most tokens that it holds."""
+        return self.component.shape.context
+
+
+def network_card(folder: Path, component: Component, network: str, why: str, ends: Any, bos: Any) -> NetworkCard:
+    """The card of a folder; ``ends`` and ``bos`` are the ids that its configuration has, by name or by default."""
+    generation = optional(folder / "generation_config.json", SMALL)
+    settings = optional(folder / "tokenizer_config.json")
+    tokenizer, vocabulary = tokenizer_of(folder), component.shape.vocabulary
+    known = {token for value in (generation.get("eos_token_id"), ends) for token in token_ids(value, vocabulary)}
+    return NetworkCard(
+        name=folder_name(folder),
+        path=str(folder),
+        component=component,
+        network=network,
+        why=why,
+        tokenizer=tokenizer,
+        chat_template=template(folder, settings),
+        end_tokens=tuple(sorted(known)),
+        bos_token=next(iter(token_ids(bos, vocabulary)), None),
+        add_bos=settings.get("add_bos_token") is True,
+        defaults=sampling(generation),
+    )

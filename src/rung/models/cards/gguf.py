@@ -16,8 +16,7 @@ from rung.core.value import FrozenDict
 from rung.models import architectures
 from rung.models.architectures.family import FREQUENCY_TENSORS, Architecture, Factors
 from rung.models.card import ModelCard
-from rung.models.files.gguf import Header
-from rung.models.files.split import read_parts
+from rung.models.files.gguf import Header, read_parts
 from rung.models.files.tensors import FileTensor
 from rung.models.roles import Found, tensors_of
 from rung.models.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 from rung.core.errors import ModelNotFound
 from rung.models.card import ModelCard
-from rung.models.cards.network import NetworkCard
+from rung.models.cards.folder import NetworkCard
 from rung.models.catalog.names import Match
 from rung.models.catalog.rows import KnownModel, known_models
 from rung.models.networks.component import describe

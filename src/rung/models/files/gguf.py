@@ -11,20 +11,165 @@ import contextlib
 import itertools
 import math
 import mmap
+import os
+import re
 import struct
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from rung import formats
-from rung.core.errors import BadFile
+from rung.core.errors import BadFile, ModelNotFound
+from rung.core.files import state_of
+from rung.core.text import count as counted
 from rung.core.text import size
-from rung.models.files.arrays import Numbers, Strings
-from rung.models.files.bundled import Extent, find_model
+from rung.core.types import Format
 from rung.models.files.file_sniffing import foreign
 from rung.models.files.tensors import FileTensor, check_places, truncated, unsound
+
+
+class Numbers(Sequence[Any]):
+    """An array of numbers or booleans; ``code`` is their type as ``array`` names it, little-endian as in the file."""
+
+    def __init__(self, data: bytes, code: str, boolean: bool = False) -> None:
+        self._array = array(code, data)
+        self._boolean = boolean
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        part = self._array[index]
+        if isinstance(part, array):
+            return [bool(value) for value in part] if self._boolean else part.tolist()
+        return bool(part) if self._boolean else part
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[Any]:
+        """All values, as Python's."""
+        return list(self[:])
+
+
+class Strings(Sequence[str]):
+    """An array of strings, kept as the bytes of the file (8 bytes of length, then UTF-8) and where each begins.
+
+    Bytes that are no UTF-8 become U+FFFD: some vocabularies have such tokens.
+    """
+
+    def __init__(self, data: bytes, offsets: array[int]) -> None:
+        self._data = data
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self._text(begin) for begin in self._offsets[index]]
+        return self._text(self._offsets[index])
+
+    def _text(self, begin: int) -> str:
+        end = begin + 8 + int.from_bytes(self._data[begin : begin + 8], "little")
+        return self._data[begin + 8 : end].decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[str]:
+        """All strings."""
+        begins = self._offsets.tolist()
+        ends = [*begins[1:], len(self._data)]
+        data = self._data
+        return [data[begin + 8 : end].decode("utf-8", "replace") for begin, end in zip(begins, ends, strict=False)]
+
+    def find(self, texts: Iterable[str]) -> dict[str, int]:
+        """The first index of each of ``texts`` that is there, without decoding the others."""
+        found = {text: self._first(text.encode()) for text in texts}
+        return {text: index for text, index in found.items() if index is not None}
+
+    def _first(self, raw: bytes) -> int | None:
+        stored = len(raw).to_bytes(8, "little") + raw
+        at = self._data.find(stored)
+        while at >= 0:  # the same bytes may stand inside of another string
+            index = bisect_left(self._offsets, at)
+            if index < len(self._offsets) and self._offsets[index] == at:
+                return index
+            at = self._data.find(stored, at + 1)
+        return None
+
+
+#: Parts of a bundle begin at multiples of this: pages have 64 kB at most where models are mapped.
+BUNDLE_ALIGNMENT = 2**16
+#: Bytes at the beginning of a bundle in which the line must stand.
+_HEAD = 4096
+_LINE = re.compile(rb"^# rung bundle: GGUF model at (\d{1,15}), (\d{1,15}) bytes, sha256 ([0-9a-f]{64})$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Bytes [begin, end) of a file; ``sha256`` is their hash in hex where the file says it."""
+
+    begin: int
+    end: int
+    sha256: str = ""
+
+
+def model_line(size: int, sha256: str) -> str:
+    """Return the line that says where a model of ``size`` bytes lies in a bundle."""
+    return f"# rung bundle: GGUF model at {BUNDLE_ALIGNMENT}, {size} bytes, sha256 {sha256}"
+
+
+def find_model(path: Path) -> Extent | None:
+    """Return where the GGUF model in a file lies, or None for a file that is neither GGUF nor a bundle.
+
+    Raises ``BadFile`` for a bundle that is cut off, ``OSError`` for a file that cannot be read.
+    """
+    with open(path, "rb") as file:
+        head, length = file.read(_HEAD), os.fstat(file.fileno()).st_size
+    if head.startswith(b"GGUF"):
+        return Extent(0, length)
+    line = _LINE.search(head) if head.startswith(b"#!") else None
+    if line is None:
+        return None
+    begin = int(line[1])
+    extent = Extent(begin, begin + int(line[2]), line[3].decode())
+    if extent.end > length:
+        raise BadFile(
+            f"{path.name} is a bundle that was cut off.",
+            [f"its model ends at byte {extent.end:,}, the file at {length:,}"],
+            ["copy or fetch the file again"],
+            code="file-truncated",
+        )
+    return extent
+
+
+def is_gguf(path: Path) -> bool:
+    """Return whether a file has a GGUF model. Raises ``BadFile`` where it cannot be read or is a bundle cut off."""
+    try:
+        return find_model(path) is not None
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
+
+
+def identity(paths: Sequence[Path]) -> str:
+    """Return a name of a model's files that changes when they do: of a bundle, which is copied from machine to machine,
+    the hash of its model; else what ``state_of`` says. Raises ``OSError``."""
+    extent = find_model(paths[0]) if len(paths) == 1 else None
+    return extent.sha256 if extent is not None and extent.sha256 else state_of(paths)
+
 
 _KIND = "GGUF"
 _SCALARS = {
@@ -265,3 +410,110 @@ class _Parser:
         if not found.divides(shape[-1]):
             raise self.bad(f"tensor {name} of {found.name} has rows of {shape[-1]}, and its blocks hold {found.block}")
         return FileTensor(name, shape, found.name, True, start + offset, found.bytes(shape))
+
+
+_NAME = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<all>\d{5})(?P<suffix>\.gguf)", re.IGNORECASE)
+_MOST_PARTS = 1024
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The names of all parts of the model that a file of this name is a part of; the name alone for a whole model."""
+    found = _NAME.fullmatch(name)
+    if not found or not 1 <= int(found["all"]) <= _MOST_PARTS:
+        return (name,)
+    parts = range(1, int(found["all"]) + 1)
+    return tuple(f"{found['stem']}-{part:05d}-of-{found['all']}{found['suffix']}" for part in parts)
+
+
+def read_parts(path: Path) -> tuple[Header, ...]:
+    """The headers of all parts of a GGUF model, the first with its metadata first; any part may be given.
+
+    Raises ``ModelNotFound`` that names the missing parts, ``BadFile`` when the parts do not belong together.
+    """
+    names = part_names(path.name)
+    missing = [name for name in names if not (path.parent / name).is_file()]
+    if missing:
+        raise ModelNotFound(
+            f"{path.name} is one of {counted(len(names), 'part')}, and {counted(len(missing), 'part')} cannot be found",
+            [f"missing in {path.parent}: {name}" for name in missing[:20]],
+            [f"hf download ORG/REPO {missing[0]}"],
+            code="model-incomplete",
+        )
+    headers = tuple(read_header(path.parent / name) for name in names)
+    _check(headers)
+    return headers
+
+
+def _check(headers: tuple[Header, ...]) -> None:
+    for number, header in enumerate(headers):
+        count, own = header.metadata.get("split.count", 1), header.metadata.get("split.no", 0)
+        if count not in (len(headers), 0) or (len(headers) > 1 and own != number):
+            raise BadFile(
+                f"{header.path.name} says that it is part {own} of {count} (counted from 0), its name says otherwise",
+                ["the parts of a model must keep the names NAME-00001-of-0000N.gguf"],
+            )
+    names = [tensor.name for header in headers for tensor in header.tensors]
+    if len(set(names)) != len(names):
+        known: set[str] = set()
+        twice = next(name for name in names if name in known or known.add(name))  # type: ignore[func-returns-value]
+        raise BadFile(f"The tensor {twice} is in two parts of {headers[0].path.name}")
+    total = headers[0].metadata.get("split.tensors.count", len(names))
+    if len(headers) > 1 and total != len(names):
+        raise BadFile(f"The parts of {headers[0].path.name} hold {len(names)} tensors, and should hold {total}")
+
+
+#: Bytes that every tensor begins at a multiple of.
+TENSOR_ALIGNMENT = 32
+_TYPE_U32, _TYPE_F32, _TYPE_BOOL, _TYPE_STRING, _TYPE_ARRAY, _TYPE_U64, _TYPE_I32 = 4, 6, 7, 8, 9, 10, 5
+
+
+def pair(key: str, value: Any) -> bytes:
+    """A key and its value: bool, int (u32, or u64 where it needs it), float (f32), str, or a list of one of them.
+
+    Lists of int are i32: these are the types that llama.cpp asks for.
+    """
+    return _text(key) + _value(value)
+
+
+def head(pairs: Iterable[bytes], tensors: Sequence[tuple[str, tuple[int, ...], Format]]) -> tuple[bytes, list[int]]:
+    """The bytes before the weights, and where in the file each tensor (name, shape row major, format) begins.
+
+    ``pairs`` come from ``pair`` or ``gguf.raw_pairs``.
+    """
+    listed = list(pairs)
+    infos, offsets, at = [], [], 0
+    for name, shape, format in tensors:
+        number = formats.gguf_number(format)
+        assert number is not None, f"GGUF has no {format.name}"
+        dimensions = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        infos.append(_text(name) + dimensions + struct.pack("<IQ", number, at))
+        offsets.append(at)
+        at += -(-format.bytes(shape) // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+    result = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(listed)) + b"".join(listed) + b"".join(infos)
+    result += bytes(-len(result) % TENSOR_ALIGNMENT)
+    return result, [len(result) + offset for offset in offsets]
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, list):
+        kind = _kind(value[0], _TYPE_I32) if value else _TYPE_I32
+        return struct.pack("<IIQ", _TYPE_ARRAY, kind, len(value)) + b"".join(_bare(item, kind) for item in value)
+    kind = _kind(value, _TYPE_U32 if not isinstance(value, int) or value < 2**32 else _TYPE_U64)
+    return struct.pack("<I", kind) + _bare(value, kind)
+
+
+def _kind(value: Any, whole: int) -> int:
+    return {bool: _TYPE_BOOL, int: whole, float: _TYPE_F32, str: _TYPE_STRING}[type(value)]
+
+
+def _bare(value: Any, kind: int) -> bytes:
+    if kind == _TYPE_STRING:
+        return _text(value)
+    return struct.pack(
+        {_TYPE_U32: "<I", _TYPE_F32: "<f", _TYPE_BOOL: "<?", _TYPE_U64: "<Q", _TYPE_I32: "<i"}[kind], value
+    )

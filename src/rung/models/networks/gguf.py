@@ -11,8 +11,7 @@ from pathlib import Path
 from rung.core.errors import BadFile
 from rung.models.architectures import family
 from rung.models.card import Tensor
-from rung.models.files.gguf import Header
-from rung.models.files.split import read_parts
+from rung.models.files.gguf import Header, read_parts
 from rung.models.networks.describing import MOST_EXPERTS
 from rung.models.networks.values import OTHER, Component, Outline, Shape, plain
 from rung.models.settings import Settings

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.core.value import Value
-from rung.models.files.split import part_names
+from rung.models.files.gguf import part_names
 from rung.models.locate import label_of
 
 _MODEL = "application/vnd.ollama.image.model"

@@ -14,17 +14,20 @@ A blob gets its name in one step when all of it is there and its hashes are righ
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from rung.core import locks
-from rung.core.errors import BadFile, ModelInUse, RungError
-from rung.core.files import used, write_whole
+from rung.core.errors import BadFile, DiskFull, ModelInUse, RungError
+from rung.core.files import FULL, used, write_whole
 from rung.core.settings import MODELS
 from rung.core.value import Value
 from rung.models.files.jsonfile import SMALL, read_object
@@ -197,3 +200,37 @@ def _read(path: Path) -> Manifest:
     if not names or any(Path(name).name != name or name in ("", ".", "..") for name in names):
         raise bad
     return found
+
+
+#: Called with a label, the bytes that are here and the bytes in all.
+Progress = Callable[[str, int, int], None]
+
+
+def disk_full(fact: str) -> DiskFull:
+    """Return the error for a disk that cannot hold a model."""
+    ways = ["rung list   # what takes room there; rung rm NAME removes one", "RUNG_MODELS=/a/larger/disk"]
+    return DiskFull(f"No room for it in {root()}.", [fact, "nothing that is there was changed"], ways)
+
+
+@contextlib.contextmanager
+def writing_store() -> Iterator[None]:
+    """Raise ``DiskFull`` and ``RungError`` for what the system says against writing the store in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise disk_full(error.strerror or str(error)) from error
+        raise cannot_write(error) from error
+
+
+def keep_blob(source: Path, blob: str) -> None:
+    """Give a folder of finished files its name among the blobs, in one step; what lies there already is replaced."""
+    target = root() / "blobs" / blob
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():  # a model whose files someone removed or changed
+        shutil.rmtree(target)
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise

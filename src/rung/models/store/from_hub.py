@@ -17,8 +17,7 @@ from rung.models import hub
 from rung.models.hub import Listing
 from rung.models.locate import CONFIG, label_of, repository_of, select_files
 from rung.models.store import folder
-from rung.models.store.blobs import Progress, disk_full, keep_blob, writing_store
-from rung.models.store.folder import Manifest, StoredFile, blob_name
+from rung.models.store.folder import Manifest, Progress, StoredFile, blob_name, disk_full, keep_blob, writing_store
 from rung.models.store.starters import Starter
 
 _SHA256, _GIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")

@@ -37,7 +37,7 @@ from rung.engine.sampling import TokenMask, logprob_entry
 from rung.engine.scheduling.stages import Split
 from rung.kernels.cpu import target
 from rung.models.card import ModelCard
-from rung.models.files.bundled import identity
+from rung.models.files.gguf import identity
 from rung.models.store import folder
 from rung.server import protocol
 from rung.server.child import reports, sandbox

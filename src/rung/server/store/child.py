@@ -14,8 +14,7 @@ from typing import Any
 
 from rung.core.errors import ModelInUse, ModelNotFound, RungError, UsageError
 from rung.models.locate import repository_of
-from rung.models.store import removal
-from rung.models.store.pull import pull
+from rung.models.store.pull import pull, remove
 from rung.models.store.starters import find, starters
 
 #: Seconds between two lines of progress.
@@ -56,7 +55,7 @@ def main() -> None:
         if request["action"] == "pull":
             _pull(request["model"], request["offline"])
         else:
-            removal.remove(request["model"])
+            remove(request["model"])
     except RungError as error:
         _say({"status": _status(error), "cause": error.cause, "code": error.code})
     else:

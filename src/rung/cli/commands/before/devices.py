@@ -189,8 +189,7 @@ def _one(name: str, software: str | None, probe: bool, json: bool, all: bool) ->
     from rung.cli.views.devices import overview as views
     from rung.cli.views.devices.verdict import verdict
     from rung.core.errors import UsageError
-    from rung.hardware.catalog.doubts import doubts
-    from rung.hardware.catalog.support import support
+    from rung.hardware.catalog.support import doubts, support
     from rung.hardware.select import select_device
 
     device = select_device(name, software)

@@ -213,7 +213,7 @@ def _choose(hosts: Sequence[Host], torch: str, indexes: Sequence[str]) -> list[S
 
 
 def _no_such_torch(torch: str, host: Host) -> None:
-    from rung.hardware.catalog.builds import builds
+    from rung.hardware.catalog.releases import builds
     from rung.software.setup import choose
 
     known = {build.release for build in builds()}

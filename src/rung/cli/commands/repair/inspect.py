@@ -68,10 +68,10 @@ def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
         from rung.binaries import places
 
         return path.name or path.resolve().name, tuple(places.libraries(path, remarks)), tuple(remarks)
-    from rung.binaries import environment  # reading about packages costs 30 ms to import
+    from rung.binaries import places  # reading about packages costs 30 ms to import
 
-    packages = environment.installed()
-    name = environment.normal(what)
+    packages = places.installed()
+    name = places.normal(what)
     if name not in packages:
         near = did_you_mean(name, packages) if path.name == what else ""  # no package is called a/path
         raise UsageError(
@@ -80,8 +80,8 @@ def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
             ["rung inspect /path/to/venv", "rung inspect FILE.whl"],
             code="path-unknown",
         )
-    names = environment.related(name, packages)
-    found = tuple(environment.libraries(names, packages, remarks))
+    names = places.related(name, packages)
+    found = tuple(places.installed_libraries(names, packages, remarks))
     others = f" with {count(len(names) - 1, 'package')} around it" if len(names) > 1 else ""
     return f"{name} {packages[name].version}{others}", found, tuple(remarks)
 

@@ -12,7 +12,7 @@ def rm(
 ) -> None:
     """Remove a pulled model. What other programs hold stays theirs, and a model in use stays."""
     from rung.core.text import size
-    from rung.models.store.removal import remove
+    from rung.models.store.pull import remove
 
     found, freed = remove(name)
     typer.echo(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rung.hardware import catalog
-from rung.hardware.catalog.builds import Build, builds, features
-from rung.hardware.catalog.rows import sources
-from rung.hardware.catalog.tables import load
+from rung.hardware.catalog.releases import Build, builds, features
+from rung.hardware.catalog.rows import load, sources
 
 _HEAD = """# The catalog: sources and doubts
 

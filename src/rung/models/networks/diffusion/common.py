@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rung.core.errors import UnknownArchitecture
-from rung.models.networks.describing import width
-from rung.models.networks.parts import Parts
+from rung.models.networks.describing import Parts, width
 from rung.models.networks.values import Shape
 from rung.models.settings import Settings
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from rung.core.errors import UnknownArchitecture
-from rung.models.networks.describing import Description, texts, width, widths
+from rung.models.networks.describing import Description, Parts, texts, width, widths
 from rung.models.networks.diffusion.common import attention, feed_forward, projection
-from rung.models.networks.parts import Parts
 from rung.models.networks.values import Shape
 from rung.models.settings import Settings
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.models.architectures.family import MOST_LAYERS
-from rung.models.networks.describing import Description, width, windows
-from rung.models.networks.parts import Parts
+from rung.models.networks.describing import Description, Parts, width, windows
 from rung.models.networks.text.experts import decoder_shape, gated
 from rung.models.networks.text.sparse import stacked_experts, with_experts
 from rung.models.networks.values import Shape

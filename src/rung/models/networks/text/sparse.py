@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.models.architectures.family import MOST_LAYERS
-from rung.models.networks.describing import MOST_EXPERTS, Description, width, windows
-from rung.models.networks.parts import Parts
-from rung.models.networks.text import deepseek
+from rung.models.networks.describing import MOST_EXPERTS, Description, Parts, width, windows
+from rung.models.networks.text import experts
 from rung.models.networks.text.dense import Style, attention, outside
 from rung.models.networks.text.experts import decoder_shape, gated, stacked
 from rung.models.networks.values import Shape
@@ -169,8 +168,8 @@ DESCRIPTIONS = (
     Description("granitemoe", "decoder", _granite, _UNTIED),
     Description("glm4_moe", "decoder", _glm, _UNTIED | {"n_shared_experts": 1, "first_k_dense_replace": 1}),
     Description("dots1", "decoder", _dots, _UNTIED | {"first_k_dense_replace": 0}),
-    Description("glm_moe_dsa", "decoder", deepseek.sparse_attention, _UNTIED | deepseek.INDEX | {"index_n_heads": 32}),
-    Description("glm4_moe_lite", "decoder", deepseek.v3, _UNTIED | {"first_k_dense_replace": 1, "n_shared_experts": 1}),
+    Description("glm_moe_dsa", "decoder", experts.sparse_attention, _UNTIED | experts.INDEX | {"index_n_heads": 32}),
+    Description("glm4_moe_lite", "decoder", experts.v3, _UNTIED | {"first_k_dense_replace": 1, "n_shared_experts": 1}),
     Description("ernie4_5_moe", "decoder", _ernie, _TIED | {"moe_num_shared_experts": 2, "moe_layer_start_index": 1}),
     Description("hunyuan_v1_moe", "decoder", _hunyuan, _UNTIED),
     Description("minimax_m2", "decoder", _minimax, _UNTIED),
