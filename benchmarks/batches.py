@@ -61,7 +61,7 @@ print(json.dumps({count: run(count, 2) for count in counts}))
 MEMORY = """
 import json, sys
 import rung
-from rung.engine.process_memory import peak_memory
+from rung.engine.planning import peak_memory
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.sequence import TokenSequence
 

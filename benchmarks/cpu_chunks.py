@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_chunks.py [--seconds 1]
 
-The chunks are those that rung cuts (``rung.kernels.cpu.chunks``). Measured here with one and two threads: what taking a
+The chunks are those that rung cuts (``rung.kernels.cpu.thread_pool``). Measured with one and two threads: what taking a
 chunk costs, and what the barrier behind a step costs. The rest is arithmetic: threads of given speeds take one chunk
 after the other, taking is done by one thread at a time, and a barrier costs each thread one more turn at a counter. No
 limit of memory is in it: it shows what the cut loses, not how fast a machine is. The last column cuts each step into
@@ -84,9 +84,8 @@ def equal(groups: Sequence[int], threads: int) -> list[tuple[int, int, int]]:
 
 def measured(threads: int, seconds: float) -> tuple[float, float]:
     """Return seconds that taking a chunk and that ending a step takes here, on that many threads at once."""
-    from rung.kernels.cpu.chunks import take_chunk
     from rung.kernels.cpu.compiled import kernel
-    from rung.kernels.cpu.thread_pool import Program, Team
+    from rung.kernels.cpu.thread_pool import Program, Team, take_chunk
     from rung.kernels.isa.generic import read_int
 
     @kernel(3)
@@ -109,7 +108,7 @@ def measured(threads: int, seconds: float) -> tuple[float, float]:
 
 def share(model: str, speeds: Sequence[float], costs: tuple[float, float], nodes: bool, even: bool = False) -> float:
     """Return the share of the cores' speed that is left for a token of a model, 1 for all."""
-    from rung.kernels.cpu.chunks import cut
+    from rung.kernels.cpu.thread_pool import cut
 
     steps, row_bytes, _ = MODELS[model]
     take, barrier = costs

@@ -42,7 +42,7 @@ TYPES = ("f16", "q8_0", "q4_0")
 MEMORY = """
 import json, sys
 import rung
-from rung.engine.process_memory import peak_memory
+from rung.engine.planning import peak_memory
 from rung.engine.scheduling.sequence_reader import SequenceReader
 
 path, dtype, context, threads = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5])

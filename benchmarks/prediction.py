@@ -44,7 +44,7 @@ import rung
 import synthetic
 from rung import formats
 from rung.core.types import Device
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.calibration.importance import FORMATS, calibrate
 from rung.engine.decoder import Decoder
 from rung.engine.model import Model
@@ -165,11 +165,11 @@ def seconds(reader: SequenceReader[Decoder], depth: int) -> tuple[float, float]:
             break
         reader.cache.truncate(0)
         reader.cache.advance([1] * depth)
-        before, started = process_memory.stolen(), time.perf_counter()
+        before, started = planning.stolen(), time.perf_counter()
         for _ in range(LAST):
             reader.step(1)
         took = time.perf_counter() - started
-        turns.append((round((process_memory.stolen() - before) / took, 3), took / LAST))
+        turns.append((round((planning.stolen() - before) / took, 3), took / LAST))
     least = min(turns)[0]
     return statistics.median(took for share, took in turns if share == least), least
 

@@ -20,7 +20,7 @@ from math import log10
 from pathlib import Path
 from statistics import median
 
-from rung.conversion.measure import cost
+from rung.conversion.tensor_pieces import cost
 from rung.models import open_card
 from rung.models.reader import Reader
 

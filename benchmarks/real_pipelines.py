@@ -28,13 +28,13 @@ _PROMPT = "a cat runs over the sea"
 def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: str, format: str | None) -> None:
     """The planned and the measured peak of each phase, or of one, with its seconds of processor time."""
     from rung.cli.making import device_named
-    from rung.engine import process_memory
+    from rung.engine import planning
     from rung.hub.diffusers.pipelines import Folder
     from rung.pipelines import generate
     from rung.pipelines.execute import Performance
     from rung.pipelines.trace import Rehearsal
 
-    process_memory.keep_heap_whole()
+    planning.keep_heap_whole()
     opened = Folder(folder)
     others = Rehearsal(opened)
     now, began, last = "", 0.0, generate.PhasesPlan("", 0, ())
@@ -43,7 +43,7 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
         """What the phase has taken that was computed until now."""
         planned = next((one for one in last.phases if one.name == now), None)
         if planned is not None:
-            peak, total = process_memory.peak_memory() / 2**30, planned.memory.total / 2**30
+            peak, total = planning.peak_memory() / 2**30, planned.memory.total / 2**30
             words = f"planned {total:.2f} GB, measured {peak:.2f} GB ({total / peak - 1:+.1%})"
             held = ", ".join(f"{name} {way}, {way.at_once} at once" for name, way in planned.held.items())
             print(f"{now}: {words}, {time.process_time() - began:.0f} s of processor time: {held}", flush=True)

@@ -36,7 +36,7 @@ import numpy as np
 from rung.splats import demo, read, write
 from rung.splats import scene as scene_of
 from rung.splats.photographs import Photographs
-from rung.splats.training.initialization import seeding
+from rung.splats.training import initialization
 from rung.splats.training.run import ProgressListener, train
 from rung.splats.training.settings import Settings
 
@@ -47,11 +47,11 @@ def speed(scene: str, splats: int, steps: int) -> None:
     shots = Photographs(card, 1 << 30)
     chance = np.random.default_rng(0)
     pictures = [shots.shot(index).rgb for index in range(len(shots.views))]
-    points, colors = seeding.random_points(shots.views, pictures, splats, chance)
+    points, colors = initialization.random_points(shots.views, pictures, splats, chance)
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         first = Path(folder) / "first.ply"
-        write(first, seeding.cloud_of(points, colors, 3, 0.5, 1.0))
+        write(first, initialization.cloud_of(points, colors, 3, 0.5, 1.0))
         listener = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
         train(
             Settings(scene, init=str(first), max_splats=splats, steps=steps, eval_split=0),

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rung import formats
 from rung.core.types import Case, Device, Level, Rung
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.kernels.cpu.pack.layouts import FORMATS
 from rung.ops import LADDERS
 from rung.ops.linear import READ_AS_STORED
@@ -70,7 +70,7 @@ def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
 
 def prove() -> None:
     """Fills the cache of ``RUNG_CACHE`` where something is lacking; a second or less where nothing is."""
-    cpu = next(device for device in process_memory.proven_devices(lambda device: None) if device.kind == "cpu")
+    cpu = next(device for device in planning.proven_devices(lambda device: None) if device.kind == "cpu")
     lists = list(_wanted(cpu))
     halves = [[(rung, case) for each in lists[start::2] for rung, case in each if rung] for start in (0, 1)]
     with ThreadPoolExecutor(2) as threads:

@@ -23,8 +23,8 @@ from mixed_texts import mixed
 from widening import widened
 
 from rung import formats
+from rung.conversion.checkpoint_layouts import folder_names
 from rung.conversion.convert import converting
-from rung.conversion.names import folder_names
 from rung.conversion.writing import write
 from rung.formats import Encoded
 from rung.formats.codec import Floats

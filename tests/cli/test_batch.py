@@ -237,7 +237,7 @@ def test_a_run_that_is_killed_goes_on(files, tmp_path, number):
 
 def test_two_at_once_do_not_mix(files, tmp_path, rung):
     given = files(chat("a"))
-    from rung.engine.batches.results import opened
+    from rung.engine.batches import opened
 
     with opened(tmp_path / "out.jsonl", "demo"):
         assert "Another process writes" in rung("batch", *given).err

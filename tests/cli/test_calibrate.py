@@ -10,7 +10,7 @@ import pytest
 
 import rung as package
 from rung.core.types import Capability, Level, Proof
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.calibration import importance
 from rung.hardware import detect, probe_cache
 from tests.planning.cards import cpu, p2200
@@ -31,7 +31,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(importance, "calibrate", measure)
 
     def have(*devices):
-        monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe, named=None: devices)
+        monkeypatch.setattr(planning, "proven_devices", lambda on_probe, named=None: devices)
         monkeypatch.setattr(detect, "devices", lambda cached=True, software_adapters=False: devices)
         return asked
 

@@ -14,7 +14,7 @@ import pytest
 
 from rung.cli import chat
 from rung.cli.chat.commands import ALONE
-from rung.cli.generation import GenerationOptions
+from rung.cli.options import GenerationOptions
 from rung.core.errors import ContextTooLong, TemplateError
 from rung.engine import decoder
 from rung.engine.load import load

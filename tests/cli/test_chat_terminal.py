@@ -24,7 +24,7 @@ import hashlib, json, sys, time
 from types import SimpleNamespace
 if "plain" in sys.argv:
     sys.modules["readline"] = None
-from rung.cli.generation import GenerationOptions
+from rung.cli.options import GenerationOptions
 from rung.cli import chat, interrupts
 class Echo:
     card = SimpleNamespace(chat_template="{{ messages }}", defaults={}, name="echo")

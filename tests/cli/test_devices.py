@@ -13,8 +13,7 @@ import pytest
 
 from rung.cli import fetching
 from rung.cli.commands.before import devices as devices_command
-from rung.cli.views.devices.overview import speed
-from rung.cli.views.devices.screen import state
+from rung.cli.views.devices import speed, state
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import catalog, detect, occupants, probe_cache

@@ -14,7 +14,7 @@ QUESTION = "the quick brown fox jumps over the lazy dog and over the model " * 6
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path_factory):
     """A list of folders of its own."""
-    from rung.engine.scheduling import prefix_folders
+    from rung.engine.scheduling import prefix_files
 
     folder = tmp_path_factory.mktemp("list")
 
@@ -23,7 +23,7 @@ def own_cache(monkeypatch, tmp_path_factory):
         def read():
             return folder
 
-    monkeypatch.setattr(prefix_folders, "CACHE", Here)
+    monkeypatch.setattr(prefix_files, "CACHE", Here)
 
 
 def wait_for_files(folder):

@@ -18,7 +18,7 @@ from rung.cli import app
 from rung.cli.views.answer import show
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.load import load
 from rung.hardware import detect
 from rung.models.open import open_card
@@ -169,8 +169,8 @@ def test_a_card_that_cannot_compute_costs_one_line_and_is_refused_when_asked_for
     card = card.with_capabilities(
         Capability(f"matmul.{dtype}", Level.ABSENT, Proof.PROBE, why) for dtype in ("f32", "f16", "bf16")
     )
-    here = process_memory.proven_devices
-    monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe, named=None: (*here(on_probe), card))
+    here = planning.proven_devices
+    monkeypatch.setattr(planning, "proven_devices", lambda on_probe, named=None: (*here(on_probe), card))
     said = rung("run", model, "the quick", "--max-tokens", "2")
     assert said.code == 0
     assert said.err.count(f"Quadro P2200 is not used: {why}") == 1

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from rung.cli.views import output
-from rung.cli.views.wrap import WordWrapper, columns_of
+from rung.cli.views.answer import WordWrapper, columns_of
 
 PROSE = (
     "The fox, a small and clever animal, lives at the edge of the forest. It hunts at dusk; in winter its coat is "

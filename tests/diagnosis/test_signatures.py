@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.diagnosis import signatures
-from rung.diagnosis.match import anchors
+from rung.diagnosis.anchors import anchors
 
 _PARSER = re._parser
 

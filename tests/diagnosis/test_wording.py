@@ -9,7 +9,7 @@ import pytest
 from rung.diagnosis.explain import explain, scene
 from rung.diagnosis.fixes.fixing import causes
 from rung.diagnosis.fixes.wording import Speaker, wordings
-from rung.diagnosis.logs.mentions import PROGRAMS, TORCH, program_of
+from rung.diagnosis.logs.programs import PROGRAMS, TORCH, program_of
 
 DATA = Path(__file__).parents[1] / "data"
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device\ntorch 2.9"

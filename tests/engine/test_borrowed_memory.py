@@ -11,7 +11,7 @@ from tests.tiny_pipelines import tokenizer
 PEAK = """
 import sys, rung
 from rung.engine.scheduling.sequence_reader import SequenceReader
-from rung.engine.process_memory import peak_memory
+from rung.engine.planning import peak_memory
 model = rung.load(sys.argv[1], format=sys.argv[2], context=512, threads=2)
 SequenceReader(model.backend).prefill([5] * 500)
 use = model.plan.placements[0].memory

@@ -11,9 +11,9 @@ from toy_backend import VOCABULARY, answer, finish, free_blocks, next_token, sch
 from rung.core.errors import UsageError
 from rung.engine.load import load
 from rung.engine.sampling import Sampler, Sampling
-from rung.engine.scheduling import draft as draft_module
 from rung.engine.scheduling import scheduler as scheduler_module
-from rung.engine.scheduling.draft import Draft
+from rung.engine.scheduling import speculator as draft_module
+from rung.engine.scheduling.speculator import Draft
 
 GGUF = Path(__file__).parent.parent / "fixtures" / "gguf"
 CONTEXT = 400

@@ -17,7 +17,7 @@ from tiny_decoders import checkpoint
 import rung
 from rung.core.errors import BadFile, ContextTooLong, UnknownArchitecture, UsageError
 from rung.core.value import FrozenDict
-from rung.engine.embeddings.decoder import embed, pooling_of
+from rung.engine.embeddings import embed, pooling_of
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import StateSequence
 

@@ -14,9 +14,9 @@ from toy_backend import END, VOCABULARY, answer, finish, free_blocks, next_token
 from rung.core.errors import DeviceError
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling import scheduler as scheduler_module
-from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.scheduler import LATENCY_GOAL, Scheduler
 from rung.engine.scheduling.sequence import LogitSequence
+from rung.engine.scheduling.speculator import Draft
 from rung.ops.sample.numpy_sample import RUNG
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.core.errors import UsageError
-from rung.engine.stream import StopStrings, TextStream
+from rung.engine.generation import StopStrings, TextStream
 from rung.engine.tokenizers.tokenizer import Tokenizer
 
 

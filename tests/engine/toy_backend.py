@@ -10,10 +10,10 @@ import numpy as np
 
 from rung.engine.decoder import Decoder
 from rung.engine.sampling import Sampler, Sampling
-from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.kv_cache import BlockPool
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import TokenSequence
+from rung.engine.scheduling.speculator import Draft
 from rung.models.decoder_memory import CHUNK
 from rung.ops.sample.numpy_sample import RUNG
 

@@ -15,7 +15,7 @@ pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
 
 from rung.core.errors import UsageError
-from rung.engine.batches.requests import Request
+from rung.engine.batches import Request
 from rung.fleet.messages import BatchRequest
 from rung.fleet.work import manifest
 from rung.fleet.work.answering import served

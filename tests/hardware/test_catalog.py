@@ -13,7 +13,7 @@ from rung.core.errors import UnknownDevice
 from rung.core.types import Level, Proof
 from rung.hardware import catalog
 from rung.hardware.catalog import names
-from rung.hardware.catalog.rows import compile_tables
+from rung.hardware.catalog.tables import compile_tables
 
 ARCHITECTURES = catalog.architectures()
 PRODUCTS = catalog.products()

@@ -8,7 +8,7 @@ import pytest
 
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import detect, probe_cache
+from rung.hardware import detect, json_cache, probe_cache
 from rung.hardware.families import cuda
 from rung.hardware.probe_cache import Findings
 from tests.hardware.fake_nvml import P2200, RTX_3060, Nvml
@@ -109,7 +109,7 @@ def test_two_cards_of_one_kind_are_kept_apart(tmp_path):
     "value", [None, 1, [], {}, {"capabilities": "x"}, {"peaks": 1}, {"capabilities": [{"name": 1}]}]
 )
 def test_a_proof_of_another_shape_is_none(p2200, value):
-    probe_cache.write_json(probe_cache.key(p2200), value)
+    json_cache.write(probe_cache.key(p2200), value)
     assert probe_cache.read(p2200) in (None, Findings())
 
 

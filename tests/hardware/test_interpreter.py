@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rung.core.errors import RungError
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hardware.cpu_features import require_supported, without_wheels
 
 
@@ -37,9 +37,9 @@ def test_this_interpreter_is_one_of_them():
 
 def test_on_musl_the_missing_packages_are_explained(monkeypatch):
     assert "musl" in without_wheels("cpython-312-x86_64-linux-musl")
-    monkeypatch.setattr(process_memory, "missing_software", lambda *given: ["numba"])
+    monkeypatch.setattr(planning, "missing_software", lambda *given: ["numba"])
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: "cpython-312-x86_64-linux-musl")
     with pytest.raises(RungError, match="numba is not installed") as raised:
-        process_memory.need_software()
+        planning.need_software()
     assert "musl" in raised.value.facts[0]
     assert not [way for way in raised.value.ways_out if "pip" in way]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rung.hardware import probe_cache
+from rung.hardware import json_cache
 from tests.support.devices import fresh_cache
 
 KEY = {"device": "cpu", "driver": "1"}
@@ -19,18 +19,18 @@ cache = fresh_cache()
 
 
 def test_what_was_written_is_read():
-    assert probe_cache.read_json(KEY) is None
-    assert probe_cache.write_json(KEY, {"a": [1, 2.5, None]}) == ""
-    assert probe_cache.read_json(KEY) == {"a": [1, 2.5, None]}
-    assert probe_cache.read_json({"driver": "1", "device": "cpu"}) == {"a": [1, 2.5, None]}
-    probe_cache.write_json(KEY, "newer")
-    assert probe_cache.read_json(KEY) == "newer"
+    assert json_cache.read(KEY) is None
+    assert json_cache.write(KEY, {"a": [1, 2.5, None]}) == ""
+    assert json_cache.read(KEY) == {"a": [1, 2.5, None]}
+    assert json_cache.read({"driver": "1", "device": "cpu"}) == {"a": [1, 2.5, None]}
+    json_cache.write(KEY, "newer")
+    assert json_cache.read(KEY) == "newer"
 
 
 @pytest.mark.parametrize("other", [{"device": "cpu"}, {"device": "cpu", "driver": "2"}, KEY | {"torch": "2.13"}])
 def test_another_key_finds_nothing(other):
-    probe_cache.write_json(KEY, 1)
-    assert probe_cache.read_json(other) is None
+    json_cache.write(KEY, 1)
+    assert json_cache.read(other) is None
 
 
 @pytest.mark.parametrize(
@@ -39,52 +39,52 @@ def test_another_key_finds_nothing(other):
     ids=repr,
 )
 def test_a_corrupt_file_is_as_none_and_is_replaced(content):
-    probe_cache.write_json(KEY, 1)
-    (file,) = probe_cache.folder().iterdir()
+    json_cache.write(KEY, 1)
+    (file,) = json_cache.folder().iterdir()
     file.write_bytes(content)
-    assert probe_cache.read_json(KEY) is None
-    assert probe_cache.write_json(KEY, 2) == ""
-    assert probe_cache.read_json(KEY) == 2
+    assert json_cache.read(KEY) is None
+    assert json_cache.write(KEY, 2) == ""
+    assert json_cache.read(KEY) == 2
 
 
 def test_no_half_files_are_left(cache):
     for number in range(5):
-        probe_cache.write_json(KEY, number)
-    assert len(list(probe_cache.folder().iterdir())) == 1
+        json_cache.write(KEY, number)
+    assert len(list(json_cache.folder().iterdir())) == 1
 
 
 def test_a_folder_that_cannot_be_made_costs_a_note(cache):
     cache.write_text("a file where the folder should be")
-    note = probe_cache.write_json(KEY, 1)
+    note = json_cache.write(KEY, 1)
     assert "cannot be written" in note
     assert "RUNG_CACHE" in note
-    assert probe_cache.read_json(KEY) is None
-    with probe_cache.lock(KEY):
+    assert json_cache.read(KEY) is None
+    with json_cache.lock(KEY):
         pass
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
 def test_a_read_only_folder_costs_a_note(cache):
-    probe_cache.write_json(KEY, 1)
-    probe_cache.folder().chmod(0o500)
-    assert "cannot be written" in probe_cache.write_json(KEY, 2)
-    assert probe_cache.read_json(KEY) == 1
+    json_cache.write(KEY, 1)
+    json_cache.folder().chmod(0o500)
+    assert "cannot be written" in json_cache.write(KEY, 2)
+    assert json_cache.read(KEY) == 1
 
 
 def test_a_full_disk_costs_a_note(monkeypatch):
     def full(*arguments, **more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(probe_cache.json, "dump", full)
-    assert "No space left on device" in probe_cache.write_json(KEY, 1)
-    assert list(probe_cache.folder().iterdir()) == []
+    monkeypatch.setattr(json_cache.json, "dump", full)
+    assert "No space left on device" in json_cache.write(KEY, 1)
+    assert list(json_cache.folder().iterdir()) == []
 
 
 def test_removing():
-    probe_cache.remove(KEY)
-    probe_cache.write_json(KEY, 1)
-    probe_cache.remove(KEY)
-    assert probe_cache.read_json(KEY) is None
+    json_cache.remove(KEY)
+    json_cache.write(KEY, 1)
+    json_cache.remove(KEY)
+    assert json_cache.read(KEY) is None
 
 
 WRITER = """
@@ -107,7 +107,7 @@ def test_two_writers_at_once_and_a_reader_see_whole_values(tmp_path):
         seen = set()
         while len(seen) < 50:
             assert [writer.poll() for writer in writers] == [None, None]
-            value = probe_cache.read_json(KEY)
+            value = json_cache.read(KEY)
             if value is not None:
                 assert len(value) == 2000
                 assert len(set(value)) == 1
@@ -116,18 +116,18 @@ def test_two_writers_at_once_and_a_reader_see_whole_values(tmp_path):
         enough.touch()
         codes = [writer.wait(60) for writer in writers]
     assert codes == [0, 0]
-    assert len(list(probe_cache.folder().iterdir())) == 1
+    assert len(list(json_cache.folder().iterdir())) == 1
 
 
 def test_one_at_a_time_finds_out_the_value():
     order = []
 
     def other():
-        with probe_cache.lock(KEY):
+        with json_cache.lock(KEY):
             order.append("second")
 
     thread = threading.Thread(target=other)
-    with probe_cache.lock(KEY):
+    with json_cache.lock(KEY):
         thread.start()
         time.sleep(0.2)
         order.append("first")
@@ -136,25 +136,25 @@ def test_one_at_a_time_finds_out_the_value():
 
 
 def test_a_lock_that_is_not_given_up_is_waited_for_so_long():
-    with probe_cache.lock(KEY):
+    with json_cache.lock(KEY):
         began = time.monotonic()
-        with probe_cache.lock(KEY, seconds=0.2):
+        with json_cache.lock(KEY, seconds=0.2):
             pass
         assert 0.2 <= time.monotonic() - began < 60
 
 
 def test_the_file_says_what_it_is_for():
-    probe_cache.write_json(KEY, 1)
-    (file,) = probe_cache.folder().iterdir()
+    json_cache.write(KEY, 1)
+    (file,) = json_cache.folder().iterdir()
     assert json.loads(file.read_text()) == {"key": KEY, "value": 1}
 
 
 def test_how_often_a_person_waits_for_a_measurement(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "new"))
-    assert probe_cache.how_often() == probe_cache.how_often(why=True) == "once"
+    assert json_cache.how_often() == json_cache.how_often(why=True) == "once"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "file"))
-    assert probe_cache.how_often() == "each time"
-    said = probe_cache.how_often(why=True)
+    assert json_cache.how_often() == "each time"
+    said = json_cache.how_often(why=True)
     assert said.startswith(f"each time: {tmp_path / 'file' / 'proofs'} cannot be written (Not a directory)")
     assert "RUNG_CACHE" in said

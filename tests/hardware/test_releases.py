@@ -4,8 +4,9 @@ import pytest
 
 from rung.hardware.catalog import releases
 from rung.hardware.catalog.releases import builds
-from rung.hardware.catalog.rows import load, numbers, version
+from rung.hardware.catalog.rows import numbers, version
 from rung.hardware.catalog.support import features
+from rung.hardware.catalog.tables import load
 
 
 @pytest.mark.parametrize("build", builds(), ids=lambda b: f"{b}-{b.platform}")

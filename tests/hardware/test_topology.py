@@ -3,7 +3,7 @@
 import pytest
 
 from rung.core.errors import UsageError
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hardware import topology
 from rung.hardware.families import cpu
 from tests.hardware.trees import MEMINFO, cores, tree
@@ -109,14 +109,14 @@ def test_threads_are_as_many_as_compute_and_never_more_than_run_at_a_time(monkey
     files, count = cores(ALDER_LAKE, threads_per_core=[2, 1])
     root = tree(tmp_path, files)
     found = cpu.identify(root, machine="x86_64", system="linux", affinity=range(count), environment={})
-    monkeypatch.setattr(process_memory.detect, "devices", lambda cached: (found,))
+    monkeypatch.setattr(planning.detect, "devices", lambda cached: (found,))
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(count)))
-    assert [process_memory.threads(asked) for asked in (None, 1, 16, 24, 10_000)] == [8, 1, 16, 24, 24]
+    assert [planning.compute_threads(asked) for asked in (None, 1, 16, 24, 10_000)] == [8, 1, 16, 24, 24]
     monkeypatch.setenv("RUNG_THREADS", "1000")
-    assert process_memory.threads(None) == 24
-    assert process_memory.requested_threads(None) == 1000
+    assert planning.compute_threads(None) == 24
+    assert planning.requested_threads(None) == 1000
     with pytest.raises(UsageError, match="-1 threads"):
-        process_memory.threads(-1)
+        planning.compute_threads(-1)
     monkeypatch.setenv("RUNG_THREADS", "10000")
     with pytest.raises(UsageError, match="RUNG_THREADS is '10000'"):
-        process_memory.threads(None)
+        planning.compute_threads(None)

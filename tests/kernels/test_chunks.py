@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from rung.kernels.cpu import chunks, nodes
+from rung.kernels.cpu import nodes, thread_pool
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.cpu.thread_pool import Program, Team
 from rung.kernels.isa.generic import fetch_add, read_int, write_int
@@ -25,14 +25,14 @@ SHAPES = [(1,), (3, 2), (36, 12, 12), (96, 1), (8016,), (0, 5)]
 @pytest.mark.parametrize("threads", [1, 2, 7, 64, 300])
 @pytest.mark.parametrize("both", [False, True])
 def test_every_group_lies_in_one_chunk(groups, threads, both):
-    found = chunks.cut(groups, threads, both)
+    found = thread_pool.cut(groups, threads, both)
     taken = [(weight, group) for weight, first, last in found.tolist() for group in range(first, last)]
     assert sorted(taken) == [(weight, group) for weight, count in enumerate(groups) for group in range(count)]
     assert (found[:, 2] > found[:, 1]).all()
 
 
 def test_the_first_half_of_each_weight_lies_before_the_second_of_any():
-    found = chunks.cut((36, 12, 13), 8, from_both_ends=True)
+    found = thread_pool.cut((36, 12, 13), 8, from_both_ends=True)
     second = [first >= [18, 6, 6][weight] for weight, first, _ in found.tolist()]
     assert second == sorted(second)
     sizes = (found[:, 2] - found[:, 1]).tolist()
@@ -45,7 +45,7 @@ def take(words, thread, threads):
     """Words: counter, chunks, address of a count for each chunk; from the end take 0: no thread, 1: half, 2: all."""
     from_end = read_int(words + 24) + (thread % 2) >= 2
     while True:
-        chunk = chunks.take_chunk(words, read_int(words + 8), from_end)
+        chunk = thread_pool.take_chunk(words, read_int(words + 8), from_end)
         if chunk >= read_int(words + 8):
             break
         fetch_add(read_int(words + 16) + 8 * chunk, 1)

@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from rung.kernels.cpu import compiled, parallel, target
+from rung.kernels.cpu import compiled, target, thread_pool
 
 _TWICE = """
 import json
-from rung.kernels.cpu.gemm.activations import quantize
+from rung.kernels.cpu.gemm.product import quantize
 from rung.kernels.cpu.pack.decoding_kernels import decode_blocks
 from rung.kernels.cpu.gemm.product import multiply
 from rung.kernels.cpu.pack.native import NATIVE
@@ -60,7 +60,7 @@ def test_a_cache_of_another_processor_is_not_used(tmp_path):
 def test_a_name_newer_than_the_machine_adds_no_instructions(tmp_path, name):
     """The features are the machine's own whatever the name; LLVM takes an unknown name as the plainest processor."""
     code = (
-        "import numpy as np; from rung.kernels.cpu.gemm.activations import quantize\n"
+        "import numpy as np; from rung.kernels.cpu.gemm.product import quantize\n"
         "from rung.kernels.cpu import target\n"
         "x, out = np.ones(64, np.float32), np.zeros(4096, np.uint8)\n"
         "quantize('f32').call(x.ctypes.data, 256, 1, out.ctypes.data, 1, 1, 8, 0, 2, 0)\n"
@@ -130,20 +130,20 @@ def _take_part(words, thread, threads):
 @pytest.mark.parametrize("openmp", [True, False])
 def test_every_thread_takes_part_once(monkeypatch, openmp):
     if not openmp:
-        monkeypatch.setattr(parallel, "openmp", lambda: None)
+        monkeypatch.setattr(thread_pool, "openmp", lambda: None)
     seen = np.zeros(3, np.int64)
-    parallel.run(ctypes.cast(_take_part, ctypes.c_void_p).value, [0, seen.ctypes.data], 2)
+    thread_pool.run(ctypes.cast(_take_part, ctypes.c_void_p).value, [0, seen.ctypes.data], 2)
     assert seen.tolist() == [1, 1, 2]
 
 
 def test_openmp_is_looked_for_again_once_torch_has_brought_it(monkeypatch):
-    monkeypatch.setattr(parallel, "find_openmp", lambda with_torch: with_torch)
+    monkeypatch.setattr(thread_pool, "find_openmp", lambda with_torch: with_torch)
     with monkeypatch.context() as before:
         before.delitem(sys.modules, "torch", raising=False)
-        assert not parallel.openmp()
+        assert not thread_pool.openmp()
     import torch  # noqa: F401
 
-    assert parallel.openmp()
+    assert thread_pool.openmp()
 
 
 def test_openmp_is_torchs_own_where_packages_bring_copies(monkeypatch):
@@ -154,10 +154,12 @@ def test_openmp_is_torchs_own_where_packages_bring_copies(monkeypatch):
         raise OpenedError(path)
 
     maps = ["/a/some.libs/libgomp-6a29c32d.so.1", "/a/torch/lib/libgomp.so.1"]
-    monkeypatch.setattr(parallel.Path, "read_text", lambda path: "".join(f"0-1 r-xp 0 0:0 1 {each}\n" for each in maps))
-    monkeypatch.setattr(parallel.ctypes, "CDLL", opened)
+    monkeypatch.setattr(
+        thread_pool.Path, "read_text", lambda path: "".join(f"0-1 r-xp 0 0:0 1 {each}\n" for each in maps)
+    )
+    monkeypatch.setattr(thread_pool.ctypes, "CDLL", opened)
     with pytest.raises(OpenedError, match="/torch/lib/"):
-        parallel.find_openmp.__wrapped__(True)
+        thread_pool.find_openmp.__wrapped__(True)
 
 
 def test_two_processes_that_choose_a_name_at_once_choose_two(tmp_path):

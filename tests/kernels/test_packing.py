@@ -133,7 +133,7 @@ def test_the_grid_outlives_the_kernel_that_reads_it(monkeypatch):
         move(*arguments)
         freed.clear()
 
-    monkeypatch.setattr("rung.kernels.cpu.pack.mapped.grid_codes", fresh)
+    monkeypatch.setattr("rung.kernels.cpu.pack.packing.grid_codes", fresh)
     monkeypatch.setattr(packing, "move_rows", watched)
     encoded = weight(formats.get("iq3_s"), 33, 256)
     packed = packing.start(encoded)

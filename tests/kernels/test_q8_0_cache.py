@@ -12,7 +12,7 @@ from rung.kernels.cpu.decode.attention import attend_rows
 from rung.kernels.cpu.decode.cache_layout import score_floats
 from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import cache_words, floats
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.thread_pool import run
 from rung.kernels.isa.products import packs_signed_bytes
 
 KV_HEADS, SCALE = 2, 0.11

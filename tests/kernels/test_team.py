@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from rung.kernels.cpu import parallel
+from rung.kernels.cpu import thread_pool
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.cpu.thread_pool import Program, Team, next_chunk
 from rung.kernels.isa.generic import fetch_add, read_int, write_int
@@ -46,7 +46,7 @@ def test_every_step_is_whole_before_the_next_begins(threads, how):
         if how == "team":
             team.run(made)
         else:
-            parallel.run_program(made, threads)
+            thread_pool.run_program(made, threads)
         for each in words:
             assert each[0] == 0, "the counter is ready for the next run"
             assert each[2] == 45 * run, "every chunk once"
@@ -134,8 +134,8 @@ def test_a_fork_makes_a_team_of_its_own(busy):
     """Also while another thread of the parent is in the middle of a run."""
     _, made = program(steps=5, chunks=10)
     mine, of_mine = program(steps=5, chunks=10)
-    parallel.run_program(made, 2)
-    teams, over = parallel.TEAMS, threading.Event()
+    thread_pool.run_program(made, 2)
+    teams, over = thread_pool.TEAMS, threading.Event()
     work = threading.Thread(target=lambda: [teams.of(2).run(made) for _ in iter(over.is_set, True)])
     if busy:
         work.start()
@@ -159,10 +159,10 @@ def test_a_fork_leaves_the_openmp_of_its_parent():
 
     torch.ones(300, 300) @ torch.ones(300, 300)
     words, made = program(steps=5, chunks=10)
-    parallel.run_program(made, 2)
+    thread_pool.run_program(made, 2)
     child = os.fork()
     if not child:
         signal.alarm(20)
-        parallel.run_program(made, 2)
+        thread_pool.run_program(made, 2)
         os._exit(0 if all(each[2] == 90 for each in words) else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from rung.core.errors import UsageError
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hub.diffusers.pipelines import Folder
 from rung.pipelines import validate
 from rung.pipelines.generate import Pipeline, Settings
@@ -18,7 +18,7 @@ diffusers = pytest.importorskip("diffusers")
 @pytest.fixture(scope="module")
 def rehearsing(tmp_path_factory):
     """A pipeline of that name that rehearses, whose configurations have been changed like that."""
-    place, cpu = tmp_path_factory.mktemp("asked"), process_memory.this_processor()
+    place, cpu = tmp_path_factory.mktemp("asked"), planning.this_processor()
 
     def made(name, **changes):
         if not (place / name).exists():
@@ -134,7 +134,7 @@ def test_more_pixels_than_memory_are_refused_before_there_is_noise(rehearsing, m
 
 
 def test_the_pipelines_own_size_counts(rehearsing, monkeypatch):
-    monkeypatch.setattr(process_memory, "machine_memory", lambda: 2**30)
+    monkeypatch.setattr(planning, "machine_memory", lambda: 2**30)
     with pytest.raises(UsageError, match="512x512 do not fit"):  # Latte's own: 3 MB a frame
         rehearsing("latte").rehearse([Settings("a cat", frames=400)])
 

@@ -10,12 +10,12 @@ import torch
 
 import rung
 from rung.core.errors import BadFile, DoesNotFit, ModelNotFound, UnknownArchitecture, UsageError
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hub.diffusers.pipelines import Folder
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.nn import QuantLinear
 from rung.nn.quantize import put
-from rung.pipelines.calls import converted
+from rung.pipelines.execute import converted
 from rung.pipelines.generate import Pipeline, Settings, Watcher
 from rung.pipelines.weights import fill
 from rung.planning.pipeline import NetworkStorage
@@ -32,7 +32,7 @@ def latte(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cpu():
-    return next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
+    return next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
 
 
 def frames(folder, device, settings=CAT, **options):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.pipelines.generate import Pipeline, Settings, call_arguments, to_frames
 from tests.tiny_pipelines import saved
 
@@ -23,7 +23,7 @@ SLOW = ("pixart", "ltx")
 @pytest.mark.parametrize("name", [pytest.param(k, marks=pytest.mark.slow) if k in SLOW else k for k in KINDS])
 def test_other_kinds(name, tmp_path):
     folder = saved(name, tmp_path / name)
-    cpu = next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
+    cpu = next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
     settings = Settings("a cat runs", steps=2, seed=3, guidance=3.0, **KINDS[name])
     (made,) = Pipeline(folder, cpu, format="f32").make([settings])
     plain = diffusers.DiffusionPipeline.from_pretrained(folder)

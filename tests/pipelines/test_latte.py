@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rung.core.errors import DoesNotFit
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hardware import catalog
 from rung.hub.diffusers.pipelines import Folder
 from rung.models.outline import open_outline
@@ -63,7 +63,7 @@ def latte(tmp_path_factory):
 @pytest.fixture(scope="module")
 def networks(latte):
     """What 16 frames of 512 x 512 need of each network."""
-    cpu = next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
+    cpu = next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
     return Pipeline(Folder(latte), cpu).rehearse([Settings("a cat runs", steps=2)])
 
 
@@ -104,7 +104,7 @@ def test_what_check_says_from_headers_is_what_is_planned(networks, latte, card, 
 
 
 def test_it_fits_8_gb_of_this_machine(networks):
-    device = next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
+    device = next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
     plan = plan_phases("Latte", networks, device, 8 * GB)
     assert plan.most < 7 * GB
     assert plan.storage("text_encoder").format == "int8"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import rung
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hub.diffusers.pipelines import Folder
 from rung.pipelines import weights
 from rung.pipelines.generate import Pipeline, Settings
@@ -89,7 +89,7 @@ def test_what_is_converted_is_read_in_pieces(folder, monkeypatch):
 
 def test_what_is_f32_in_any_dtype_is_not_halved(tmp_path):
     """FLUX rotates queries in f32; CLIP computes all in the dtype that it has."""
-    cpu = next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
+    cpu = next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
     settings = Settings("a cat", size=(32, 32), steps=2)
     found = {one.name: one for one in Pipeline(saved("flux", tmp_path / "flux"), cpu).rehearse([settings])}
     assert 2 * found["text_encoder"].narrow == found["text_encoder"].activations

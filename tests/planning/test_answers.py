@@ -18,7 +18,7 @@ from rung.hardware import catalog
 from rung.hardware.catalog import llama_cpp
 from rung.models.lookup import find_outline
 from rung.models.outline import open_outline
-from rung.planning.answers.words import article, group_name, share_words
+from rung.planning.answers.values import article, group_name, share_words
 from rung.planning.check import check
 from rung.planning.check_result import Question
 from rung.planning.gguf_mixtures import storage

@@ -70,8 +70,7 @@ def estimated(config, width=2, kind="pipeline"):
 def traced(config, dtype="float16"):
     torch = pytest.importorskip("torch")
     pytest.importorskip("diffusers")
-    from rung.hub.networks.inputs import fed
-    from rung.hub.networks.modules import module_of
+    from rung.hub.networks.modules import fed, module_of
     from rung.run.trace import trace
 
     batch = describe(config, "x").shape.inputs

@@ -12,7 +12,7 @@ import torch
 from rung import formats
 from rung.core.errors import DoesNotFit, UsageError
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
+from rung.engine import planning as engine_planning
 from rung.engine.load import load
 from rung.engine.planning import make_plan
 from rung.engine.scheduling.sequence_reader import SequenceReader
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_not_taken_and_the_refusal_says_what_there_is(demo)
 
 @pytest.mark.parametrize(("max_kl", "loading"), [(-1, {}), (float("nan"), {}), (1, {"cache_type": "f16"})])
 def test_what_makes_no_sense_is_refused_before_torch_is_looked_for(monkeypatch, max_kl, loading):
-    monkeypatch.setattr(process_memory, "need_software", lambda **_: pytest.fail("software was looked for"))
+    monkeypatch.setattr(engine_planning, "need_software", lambda **_: pytest.fail("software was looked for"))
     with pytest.raises(UsageError, match="--max-kl"):
         choose_within("demo", max_kl, loading)
 

@@ -9,8 +9,8 @@ import pytest
 from rung.run import precompile, worker
 
 _CODE = """
-from rung.kernels.cpu.parallel import enter
-from rung.run.precompile import compile_apart
+from rung.kernels.cpu.thread_pool import enter
+from rung.run.worker import compile_apart
 
 before = enter.on_disk
 compile_apart([enter])

@@ -11,8 +11,7 @@ import pytest
 
 from rung.core.errors import SoftwareMissing, UsageError
 from rung.hardware.software import installed_in
-from rung.run import environment as environments
-from rung.run import install
+from rung.run import environment, install
 from tests import fake_index
 
 #: A pip that puts back what it was replacing when it is asked to stop, once.
@@ -46,7 +45,7 @@ def venv(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    return environments.at(str(fake_index.environment(tmp_path / "env")))
+    return environment.at(str(fake_index.environment(tmp_path / "env")))
 
 
 def test_what_will_change_is_what_changes(venv, index):
@@ -80,7 +79,7 @@ def test_what_pip_cannot_do_is_said_and_nothing_is_changed(venv, index, where, s
 
 
 def test_an_environment_without_pip(tmp_path):
-    bare = environments.at(str(fake_index.environment(tmp_path / "bare", with_pip=False)))
+    bare = environment.at(str(fake_index.environment(tmp_path / "bare", with_pip=False)))
     with pytest.raises(SoftwareMissing, match="has no pip") as refused:
         install.changes(bare, ("torch",))
     assert refused.value.ways_out == (f"{bare.python} -m ensurepip --upgrade",)
@@ -118,7 +117,7 @@ def test_ctrl_c_lets_pip_put_back_what_it_was_replacing(venv):
 
 def test_only_a_virtual_environment_is_changed_unless_told_so(venv, monkeypatch):
     install.may_change(venv, system=False)
-    base = environments.at(os.path.realpath(venv.python))
+    base = environment.at(os.path.realpath(venv.python))
     assert not base.virtual
     with pytest.raises(UsageError, match="is no virtual environment") as refused:
         install.may_change(base, system=False)
@@ -140,7 +139,7 @@ def test_a_torch_that_does_not_compute_is_found_out(venv, tmp_path):
 
 @pytest.mark.slow
 def test_the_torch_of_this_environment_computes():
-    found = dict(install.verify(environments.current(), None))
+    found = dict(install.verify(environment.current(), None))
     assert found["f32"].ok
     assert found["f32"].value == ""
 

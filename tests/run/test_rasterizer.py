@@ -8,7 +8,7 @@ import torch
 from rung.core.errors import OutOfMemory
 from rung.core.types import Case, Device, Ladder, Rung, StepClass
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.ops import LADDERS
 from rung.ops.rasterize import Camera
 from rung.ops.rasterize.self_check import splats
@@ -56,7 +56,7 @@ def test_a_wrong_rung_is_left_and_reported(name, words, cache, monkeypatch):
 
 
 def test_a_full_memory_says_what_training_can_do_with_less():
-    here = next(device for device in process_memory.proven_devices(lambda device: None) if device.kind == "cpu")
+    here = next(device for device in planning.proven_devices(lambda device: None) if device.kind == "cpu")
     rasterizer = Binder(here, Journal()).rasterizer(**OPTIONS)
     with pytest.raises(OutOfMemory) as caught:
         rasterizer.step_down(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))

@@ -8,10 +8,10 @@ import pytest
 
 from rung.core.types import Capability, Level, Proof
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hardware import detect, topology
 from rung.hardware.families import cpu
-from rung.kernels.cpu import thread_rates
+from rung.kernels.cpu import thread_pool
 from rung.kernels.cpu.thread_pool import Team
 from rung.run import worker
 from tests.hardware.trees import cores, tree
@@ -60,10 +60,10 @@ def test_the_fewest_that_are_nearly_the_fastest_and_only_once(monkeypatch, tmp_p
     answers |= rates
     device = machine(tmp_path, ALDER_LAKE, threads_per_core=[2, 1])
     here(monkeypatch, device)
-    assert process_memory.threads(None) == 8  # the rule, before anything is measured
+    assert planning.compute_threads(None) == 8  # the rule, before anything is measured
     for _ in range(2):
-        process_memory.proven_devices(lambda device: None)
-        assert process_memory.threads(None) == best
+        planning.proven_devices(lambda device: None)
+        assert planning.compute_threads(None) == best
     assert [dict(job.arguments) for job in given] == [{"counts": [8, 12, 16]}]
     other = machine(tmp_path / "other", ALDER_LAKE[:1], threads_per_core=[2])
     assert topology.kept(other) is None
@@ -72,22 +72,22 @@ def test_the_fewest_that_are_nearly_the_fastest_and_only_once(monkeypatch, tmp_p
 def test_a_child_that_dies_leaves_the_rule(monkeypatch, tmp_path, jobs):
     device = machine(tmp_path, ALDER_LAKE, threads_per_core=[2, 1])
     here(monkeypatch, device)
-    process_memory.proven_devices(lambda device: None)
-    assert process_memory.threads(None) == 8
+    planning.proven_devices(lambda device: None)
+    assert planning.compute_threads(None) == 8
 
 
 def test_a_plain_machine_is_never_measured(monkeypatch, tmp_path, jobs):
     device = machine(tmp_path, [("", 4, 0)], threads_per_core=[2])
     here(monkeypatch, device)
-    process_memory.proven_devices(lambda device: None)
-    assert (process_memory.threads(None), jobs[0]) == (4, [])
+    planning.proven_devices(lambda device: None)
+    assert (planning.compute_threads(None), jobs[0]) == (4, [])
 
 
 def test_rates_are_measured_here_with_one_thread_and_two():
-    found = thread_rates.rates([1, 2])
+    found = thread_pool.rates([1, 2])
     assert set(found) == {"1", "2"}
     assert all(1e8 < rate < 1e12 for rate in found.values())
-    data = np.ones(thread_rates.STEP * thread_rates.STEPS // 4, np.float32)
-    program = thread_rates.reading(data, 2)
+    data = np.ones(thread_pool.STEP * thread_pool.STEPS // 4, np.float32)
+    program = thread_pool.reading(data, 2)
     Team(2).run(program)
-    assert program.keep[-1].sum() == thread_rates.STEP // 4, "the last step reads each of its bytes once"
+    assert program.keep[-1].sum() == thread_pool.STEP // 4, "the last step reads each of its bytes once"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rung.engine.load import load
-from rung.engine.tokenizers.infill import infill_ids
+from rung.engine.tokenizers.tokenizer import infill_ids
 from tests import tiny_encoders
 from tests.server.conftest import serving
 

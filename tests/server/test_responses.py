@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 
-from rung.server.response_store import ResponseStore
+from rung.server.service import ResponseStore
 from tests.server.test_tools import MOVE, POINT, check_call
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -55,7 +55,7 @@ def test_planted_calls_are_refused(tmp_path, monkeypatch, fault):
 SCRIPT = """
 import os, socket, sys, threading
 from pathlib import Path
-from rung.kernels.cpu.parallel import TEAMS
+from rung.kernels.cpu.thread_pool import TEAMS
 from rung.server.child import sandbox
 
 readable, writable, other = map(Path, sys.argv[1:])

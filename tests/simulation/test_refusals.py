@@ -10,9 +10,8 @@ from rung.core.errors import UsageError
 from rung.core.types import Level, StepClass
 from rung.diagnosis import classify
 from rung.hardware import catalog
-from rung.simulation.cards import describe
-from rung.simulation.dispatch.operations import Operation
-from rung.simulation.simulation import World
+from rung.simulation.dispatch.dispatcher import Operation
+from rung.simulation.simulation import World, describe
 
 CARDS = {
     product.arch: product.name for product in catalog.products() if catalog.architectures()[product.arch].kind != "cpu"

@@ -12,10 +12,8 @@ from rung.hardware.catalog import releases
 from rung.hardware.catalog.releases import builds, newest
 from rung.hardware.catalog.rows import architectures, numbers, products, version
 from rung.hardware.catalog.support import runs_on
-from rung.software import hosts
 from rung.software.companions import Host
-from rung.software.hosts import host_of
-from rung.software.installed import judge
+from rung.software.installed import devices_here, host_of, judge
 from rung.software.setup import choose, lacks, serves
 
 PYTHONS = ("3.6", "3.12", "3.15")
@@ -283,12 +281,12 @@ def test_a_card_that_webgpu_reaches_too_is_chosen_for_once(monkeypatch):
     alone = replace(twin, id="webgpu:1", details=FrozenDict())
     processor = detect.devices(cached=False)[0]
     monkeypatch.setattr(detect, "devices", lambda: (processor, cards[0], twin))
-    assert hosts.devices_here() == ((cards[0],), ())
+    assert devices_here() == ((cards[0],), ())
     monkeypatch.setattr(detect, "devices", lambda: (processor, alone))
-    assert hosts.devices_here() == ((processor,), (alone,))
+    assert devices_here() == ((processor,), (alone,))
 
 
 def test_no_software_is_made_for_a_software_adapter():
     adapter = replace(catalog.device("3060"), kind="webgpu", arch="software", name="llvmpipe", real=True)
     with pytest.raises(DeviceError, match="computes on the processor"):
-        hosts.host_of(adapter, ("linux", "x86_64"), "3.12")
+        host_of(adapter, ("linux", "x86_64"), "3.12")

@@ -3,10 +3,10 @@
 import numpy as np
 
 from rung.splats import demo, scene
+from rung.splats.cameras import pose_of
 from rung.splats.photographs import Photographs
-from rung.splats.poses import pose_of
 from rung.splats.scenes.points import points_of
-from rung.splats.training.initialization.seeding import count_views
+from rung.splats.training.initialization import count_views
 
 
 def test_the_points_have_the_colors_that_the_photographs_show(tmp_path, monkeypatch):

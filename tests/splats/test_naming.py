@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.splats.render_files import stems
+from rung.splats.render import stems
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from rung.core.errors import UsageError
 from rung.models.card import View
 from rung.splats import Cloud, write
-from rung.splats.render import draw
-from rung.splats.render_files import draw_all
+from rung.splats.render import draw, draw_all
 from rung.splats.trained import trained
 
 Image = pytest.importorskip("PIL.Image")

@@ -12,7 +12,7 @@ from rung.cli.app import main
 from rung.core.errors import BadFile, DiskFull, SoftwareMissing, UsageError
 from rung.measure.pictures import ffmpeg
 from rung.splats import scene
-from rung.splats.scenes import neighbors, sfm, video
+from rung.splats.scenes import sfm, video
 
 WIDTH, HEIGHT, FOCAL = 320, 240, 300.0
 VIEWS = 7
@@ -161,7 +161,7 @@ def test_photographs_that_look_alike_are_neighbors():
     places = [rng.integers(0, 256, (200, 128)).astype(np.float32) for _ in range(3)]
     each = [places[index // 4][rng.permutation(200)[:150]] + rng.normal(0, 5, (150, 128)) for index in range(12)]
     each.append(np.zeros((0, 128)))
-    pairs = neighbors.alike([rows.astype(np.float32) for rows in each], 3)
+    pairs = sfm.alike_pairs([rows.astype(np.float32) for rows in each], 3)
     same = [(a, b) for a in range(12) for b in range(a + 1, 12) if a // 4 == b // 4]
     assert set(same) <= set(pairs)
     assert all(b == 12 for a, b in pairs if (a, b) not in same)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from benchmarks.accept.check import Check, Target
 
-from rung.engine.process_memory import resident_memory
+from rung.engine.planning import resident_memory
 from rung.hardware.select import select_device
 from rung.run.probe import measure
 

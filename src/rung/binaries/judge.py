@@ -13,7 +13,8 @@ from rung.binaries.images import AMD, CODE_OBJECT, CUBIN, CUDA, NOT_READ, PTX, S
 from rung.core.text import count
 from rung.core.types import Device, Level
 from rung.core.value import Value
-from rung.hardware.catalog.rows import architectures, load, version
+from rung.hardware.catalog.rows import architectures, version
+from rung.hardware.catalog.tables import load
 
 Capability = tuple[int, int]
 _TARGET = re.compile(r"(?:sm|compute|lto)_(\d+)(\d)([af]?)$")

@@ -63,7 +63,7 @@ def check_card(settings: Mapping[str, str], command: Sequence[str]) -> None:
 
 def _check_simulated(card: str, settings: Mapping[str, str], typed: str) -> None:
     """Raises ``UnknownDevice`` for a card that is not in the catalog, with names that are and commands for them."""
-    from rung.simulation.cards import describe
+    from rung.simulation.simulation import describe
 
     try:
         describe([card], settings.get("memory"), settings.get("software"))
@@ -91,7 +91,7 @@ def explain_end(
 
     ``already``: what may be the reason is said already, so a death that is no matter of the device is not called so.
     """
-    from rung.cli.views.explain.as_text import show
+    from rung.cli.views.explain import show
     from rung.diagnosis.explain import explain_log
 
     if status < 0:  # what a shell would add
@@ -156,7 +156,7 @@ def program_environment(settings: Mapping[str, str]) -> dict[str, Any]:
 
     if settings.get("device", PROCESSOR) == PROCESSOR:
         return machine.this_machine()
-    from rung.simulation.cards import describe
+    from rung.simulation.simulation import describe
 
     device = describe([settings["device"]], settings.get("memory"), settings.get("software"))[0]
     found = machine.catalog_card(device.name)

@@ -37,8 +37,7 @@ def fetch(
     name: str, *, yes: bool = False, offline: bool = False, revision: str | None = None, quiet: bool = False
 ) -> Path:
     """Return the path of a model that is in the store now. Raises what ``pull`` raises."""
-    from rung.cli.views.output import note
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar, note
     from rung.models.store.pull import pull
 
     with bar(quiet) as progress:

@@ -116,13 +116,13 @@ def make(
 
 def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Folder:
     """The pipeline's folder; of what is not here the small files are downloaded, and the weights when they are read."""
-    from rung.cli.views.progress import bar
-    from rung.engine import process_memory
+    from rung.cli.views.output import bar
+    from rung.engine import planning
     from rung.hub.diffusers.pipelines import Folder
     from rung.pipelines.folders import folder_of
 
-    process_memory.need_software()
-    process_memory.keep_heap_whole()
+    planning.need_software()
+    planning.keep_heap_whole()
 
     def fetched(weights: bool) -> Path:
         with bar(quiet) as progress:
@@ -137,7 +137,7 @@ def _pipeline(
     folder: Folder, device: str | None, memory: str | None, format: str | None, quiet: bool
 ) -> Iterator[Pipeline]:
     from rung.cli.views.answer import step_line
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar
     from rung.pipelines.generate import Pipeline, Watcher
 
     reading, denoising, chosen = bar(quiet), bar(quiet, counted=True), device_named(device)
@@ -159,8 +159,7 @@ def _pipeline(
 
 def device_named(name: str | None) -> Device:
     """The device of that id here, proved; by default the first accelerator, else the processor."""
-    from rung.engine.planning import not_here
-    from rung.engine.process_memory import proven_devices
+    from rung.engine.planning import not_here, proven_devices
     from rung.hardware.select import catalog_device, select_device
 
     if name is not None and (card := catalog_device(name)) is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung import formats
-from rung.conversion import folder_config, gguf_keys, names
+from rung.conversion import checkpoint_layouts, folder_config, gguf_keys
 from rung.conversion.checkpoint_layouts import (
     DTYPES,
     PACKED_BITS,
@@ -140,7 +140,7 @@ def to_gguf(
     metadata |= vocabulary.tokenizer_keys(card)
     if not card.tokenizer:
         notes += ("the folder has no tokenizer, so the file has none either",)
-    named = names.gguf_names(card)
+    named = checkpoint_layouts.gguf_names(card)
     steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=True) for tensor in card.tensors)
     return Job(card, steps, Gguf(), True, tuple(constants), gguf_keys.pairs(metadata), notes=notes)
 
@@ -154,13 +154,13 @@ def to_folder(
 ) -> Job:
     """A folder of safetensors; its other files are the source's own, or made of the GGUF file's metadata."""
     if card.kind == "folder":
-        named = names.folder_names(card)
+        named = checkpoint_layouts.folder_names(card)
         steps = tuple(_step(tensor, named[tensor.role], chosen) for tensor in card.tensors)
         config, small = dict(card.metadata), folder_config.copied(Path(card.path))
     else:
         config, small, unsaved = folder_config.folder_files(card, plain_dtype(card))
         notes += unsaved
-        named = names.folder_names(card, Settings(config, "config.json"))
+        named = checkpoint_layouts.folder_names(card, Settings(config, "config.json"))
         steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=False) for tensor in card.tensors)
     style: Style = {
         "plain": Plain,
@@ -188,7 +188,7 @@ def _turned(
     card: ModelCard, tensor: Tensor, name: str, chosen: Mapping[str, tuple[Format, str]], interleave: bool
 ) -> Step:
     format, reason = chosen[tensor.role]
-    heads, shift = names.heads_of(card, tensor), names.shift_of(card, tensor)
+    heads, shift = checkpoint_layouts.heads_of(card, tensor), checkpoint_layouts.shift_of(card, tensor)
     return Step(tensor, name, format, heads, interleave, shift, reason)
 
 
@@ -204,7 +204,7 @@ def weighed(job: Job, path: Path) -> Job:
             ["q4_k, q5_k and q6_k do, and the mixtures of them"],
             ["leave out --importance, or take --format q4_k_m"],
         )
-    named = names.gguf_names(job.card)
+    named = checkpoint_layouts.gguf_names(job.card)
     found = imatrix.by_role(
         imatrix.read(path),
         {step.tensor.role: named[step.tensor.role] for step in steps},
@@ -233,7 +233,7 @@ def _chosen(
         plain = "f32" if kind == "gguf" else plain_dtype(card) if card.kind == "gguf" else tensor.format
         return formats.get(plain), ""
     for pattern, format in keep.items():
-        if any(matches(name, pattern) for name in names.aliases(card, tensor)):
+        if any(matches(name, pattern) for name in checkpoint_layouts.aliases(card, tensor)):
             return format, f"--keep {pattern}"
     if kind in _LINEAR_ONLY and not is_linear(tensor) and isinstance(requested, Format):
         stays = plain_dtype(card) if card.kind == "gguf" else tensor.format
@@ -249,12 +249,13 @@ def plain_dtype(card: ModelCard) -> str:
 
 def _check_patterns(card: ModelCard, keep: Mapping[str, Format]) -> None:
     listed = [tensor for tensor in card.tensors if len(tensor.shape) > 1]
-    known = [name for tensor in listed for name in names.aliases(card, tensor)]
+    known = [name for tensor in listed for name in checkpoint_layouts.aliases(card, tensor)]
+    stored = (name.removesuffix(".weight") for name in checkpoint_layouts.folder_names(card).values())
     for pattern in keep:
         if not any(matches(name, pattern) for name in known):
             raise UsageError(
                 f"--keep {pattern} matches no matrix of {card.name}.{did_you_mean(pattern, known)}",
-                [f"{', '.join(name.removesuffix('.weight') for name in names.folder_names(card).values())[:160]} ..."],
+                [f"{', '.join(stored)[:160]} ..."],
                 ["write a name, whole parts of one, or a pattern with * and ?"],
                 code="name-unknown",
             )

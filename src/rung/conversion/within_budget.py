@@ -14,9 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from rung.conversion.checkpoint_layouts import lossless
+from rung.conversion.checkpoint_layouts import aliases, lossless
 from rung.conversion.job import Job
-from rung.conversion.names import aliases
 from rung.conversion.quantize import quantizing
 from rung.core.errors import RungError, UsageError
 from rung.core.files import read_text

@@ -12,9 +12,8 @@ import numpy as np
 
 from rung import formats
 from rung.conversion.job import Job, Step, index_of
-from rung.conversion.measure import Cost, cost
 from rung.conversion.resumable_writer import Partial, Planned
-from rung.conversion.tensor_pieces import Assembly, Elsewhere, Piece, divide
+from rung.conversion.tensor_pieces import Assembly, Cost, Elsewhere, Piece, cost, divide
 from rung.core.files import state_of
 from rung.core.shield import Outcome, Workers
 from rung.core.types import Format

@@ -99,7 +99,7 @@ class Device(Shown, Value):
     details: FrozenDict[Any] = EMPTY
     real: bool = True
     rates: FrozenDict[float] = EMPTY
-    VIEW = "rung.cli.views.devices.shown"
+    VIEW = "rung.cli.views.devices"
 
     def __repr__(self) -> str:
         return f"<Device {self.id}: {self.name}, {self.memory / 2**30:.1f} GB>"

@@ -10,7 +10,7 @@ from rung.core.value import Shown, Value
 from rung.diagnosis.evidence import Evidence
 from rung.diagnosis.fixes.fixing import causes
 from rung.diagnosis.fixes.wording import Fix
-from rung.diagnosis.logs.mentions import NONE, Program
+from rung.diagnosis.logs.programs import NONE, Program
 from rung.diagnosis.model import NOT_SURE, ONE_OF, in_words
 
 _ON_CPU = "rung-exec-cpu"
@@ -83,7 +83,7 @@ class Explanation(Shown, Value):
     program: Program = field(default=NONE, compare=False)
     again: str = field(default="", compare=False)
     vague: bool = field(default=False, compare=False)
-    VIEW = "rung.cli.views.explain.shown"
+    VIEW = "rung.cli.views.explain"
 
     def to_json(self) -> dict[str, Any]:
         """The answer as an object."""

@@ -25,7 +25,7 @@ def compile_tables() -> str:
     """Return the text of ``tables.json``."""
     import tomllib
 
-    from rung.diagnosis.match import anchors
+    from rung.diagnosis.anchors import anchors
 
     rows = [row | {"anchors": sorted(anchors(row["pattern"]))} for row in _read("signatures", "signature")]
     found = {"signature": rows, "fix": _read("fixes", "fix")}

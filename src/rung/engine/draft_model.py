@@ -17,7 +17,7 @@ from rung.run.journal import Journal
 
 if TYPE_CHECKING:
     from rung.engine.decoder import Decoder
-    from rung.engine.scheduling.draft import Draft
+    from rung.engine.scheduling.speculator import Draft
 
 Card = ModelCard | EncoderCard | NetworkCard
 
@@ -82,7 +82,7 @@ class DraftModel:
         journal: Journal,
     ) -> Draft:
         """Read and bind it with ``bind``; ``journal`` records where it fails."""
-        from rung.engine.scheduling.draft import Draft
+        from rung.engine.scheduling.speculator import Draft
 
         plan, devices = self._planned
         decoder, _ = bind(self.card, plan, devices)

@@ -16,12 +16,12 @@ from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.core.version import __version__
 from rung.diagnosis import classify
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.draft_model import DraftModel, open_draft
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
-from rung.engine.scheduling.prefix_folders import open_folder
-from rung.hardware.probe_cache import how_often
+from rung.engine.scheduling.prefix_files import open_folder
+from rung.hardware.json_cache import how_often
 from rung.kernels.webgpu import is_webgpu
 from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
@@ -103,7 +103,7 @@ def load(
     what the report has of the caller.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
-    process_memory.need_software(process_memory.LEAN)
+    planning.need_software(planning.LEAN)
     budget = max(parse_memory(memory).values(), default=None)
     card = open_any(
         find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
@@ -309,9 +309,9 @@ def _configure_process(
     from rung.run import cpu_level
 
     if isinstance(card, EncoderCard):
-        process_memory.keep_what_is_freed()  # arrays of a batch are small, and as large in each batch
+        planning.keep_what_is_freed()  # arrays of a batch are small, and as large in each batch
     elif plan.packing == "stored" or isinstance(card, NetworkCard):
-        process_memory.keep_heap_whole()
+        planning.keep_heap_whole()
     for each in devices:
         cpu_level.adopt(each)
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
@@ -404,10 +404,9 @@ def _bind_encoder(
     card: EncoderCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress
 ) -> Model:
     with _importing():
-        for name in ("rung.kernels.cpu.pack.packing", "rung.engine.embeddings.encoder"):
+        for name in ("rung.kernels.cpu.pack.packing", "rung.engine.embeddings"):
             import_whole(name)
-    from rung.engine.embeddings.encoder import EncoderModel
-    from rung.engine.embeddings.loader import EncoderLoader
+    from rung.engine.embeddings.encoder import EncoderLoader, EncoderModel
     from rung.engine.tokenizers.word_piece import TextTokenizer
     from rung.models.reader import Reader
     from rung.ops.encoder.weights import EncoderWeights

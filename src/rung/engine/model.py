@@ -15,18 +15,25 @@ from rung.core.shield import import_whole
 from rung.core.text import count, quoted, size
 from rung.core.types import Device, Plan, Report, StepClass, StepDown
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
-from rung.engine.batches.generate_many import Answer, as_completed
+from rung.engine import planning
+from rung.engine.batches import Answer, as_completed
 from rung.engine.chat import Template
 from rung.engine.decoder import Decoder, check_ids
-from rung.engine.embeddings.decoder import POOLINGS, check_empty, embed, pooling_of
-from rung.engine.embeddings.pooling import check_pooling, ids_of, normalized, within
-from rung.engine.generation import Generation
+from rung.engine.embeddings import (
+    DECODER_POOLINGS,
+    check_empty,
+    check_pooling,
+    embed,
+    ids_of,
+    normalized,
+    pooling_of,
+    within,
+)
+from rung.engine.generation import Generation, TextStream
 from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
 from rung.engine.scheduling.adapters import Adapters
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import LogitSequence, LogprobSequence, TokenSequence
-from rung.engine.stream import TextStream
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import is_webgpu
@@ -46,7 +53,7 @@ from rung.run.journal import Journal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rung.engine.scheduling.draft import Draft
+    from rung.engine.scheduling.speculator import Draft
     from rung.engine.transformers_decoder import TransformersDecoder
 
 Messages = Sequence[Mapping[str, str]]
@@ -119,7 +126,7 @@ class Model:
             "decode_tokens_per_second": self._expected.decode,
             "prefill_tokens_per_second": self._expected.prefill,
         }
-        measured = self._measured | {"memory_bytes": float(process_memory.peak_memory())}
+        measured = self._measured | {"memory_bytes": float(planning.peak_memory())}
         return self._journal.report(FrozenDict(predicted), FrozenDict(measured))
 
     def predict(self, prompt: int) -> Rates:
@@ -162,7 +169,7 @@ class Model:
             "decode_tokens_per_second": decode,
             "first_token_seconds": answer.first_token_seconds,
             "stop_reason": reason,
-            "peak_memory_bytes": process_memory.peak_memory(),
+            "peak_memory_bytes": planning.peak_memory(),
             "plan": self.plan.to_json(),
             "report": self.report.to_json(),
         }
@@ -373,7 +380,7 @@ class Model:
                 code="architecture-unsupported",
             )
         stored = pooling_of(self.card)
-        pooling = check_pooling(pooling or stored.kind or "last", POOLINGS)
+        pooling = check_pooling(pooling or stored.kind or "last", DECODER_POOLINGS)
         ids = self.embedding_ids(texts)
         most = stored.most_tokens if truncate else 0
         ids = within(ids, self.card, self.plan.context, self.tokenizer.around, truncate, most)

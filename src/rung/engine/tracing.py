@@ -11,8 +11,7 @@ import torch
 from rung.core.errors import CannotTrace, RungError, UnknownArchitecture, UsageError
 from rung.core.text import quoted
 from rung.core.value import FrozenDict
-from rung.hub.networks.inputs import fed
-from rung.hub.networks.modules import component_of, module_of
+from rung.hub.networks.modules import component_of, fed, module_of
 from rung.models.networks.component import describe
 from rung.models.networks.values import Component, Outline
 from rung.planning.check_result import Pass, Question

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rung import formats
 from rung.core.types import Device, Plan
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats import Encoded
@@ -55,8 +55,8 @@ def bind(
         _add_updates(network.get_submodule(name), several, plan.threads)
     if target.type == "cpu":
         pack(network, plan.dtype, plan.threads)
-        process_memory.give_back()
-        process_memory.keep_what_is_freed()
+        planning.give_back()
+        planning.keep_what_is_freed()
     engine = f"transformers {importlib.metadata.version('transformers')}: {card.network}"
     journal.ran("decode_step", engine)
     note = f"{engine} computes it: {card.why}"

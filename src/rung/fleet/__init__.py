@@ -16,5 +16,5 @@
   (``control.py``) and gets a certificate of its own and Ray's token (``node.py``); then it starts Ray with them.
 - A deployment of Ray Serve is a model on a class of devices: its replicas, one a node, give the same bytes.
 - A node that ends takes no answer with it: the tokens that came are known to the engine of the head
-  (``server/engines/replay.py``), and another node goes on after them.
+  (``server/engines.py``), and another node goes on after them.
 """

@@ -16,8 +16,7 @@ from rung.fleet.deployments import Deployment, NodeLost
 from rung.fleet.messages import ModelStatus, ReplicaState
 from rung.fleet.router import CHARACTERS, Job, Node, Rates, Router, pieces_of
 from rung.server.child.machines import STAGE_LOST
-from rung.server.engines import Event
-from rung.server.engines.replay import Replay, with_seed
+from rung.server.engines import Event, Replay, with_seed
 from rung.server.errors import ApiError
 from rung.server.protocol import Counts, Failed, Finished, Generate, ModelInfo, Question, Started, Step, Value
 

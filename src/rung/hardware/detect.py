@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rung.core.types import Device
-from rung.hardware import probe_cache, topology
+from rung.hardware import probe_cache, thread_count
 from rung.hardware.families import cpu
 
 _pretended: list[Device] = []
@@ -19,7 +19,7 @@ def devices(cached: bool = True, software_adapters: bool = False) -> tuple[Devic
     but for the number of threads that compute. With ``software_adapters`` those of WebGPU that compute on the processor
     come last: for where a person named a device or looks at all of them, and nothing is chosen.
     """
-    processor = topology.recall(cpu.identify())
+    processor = thread_count.recall(cpu.identify())
     if _pretended:
         return (*_pretended, probe_cache.recall(processor) if cached else processor)
     found = (processor, *accelerators())

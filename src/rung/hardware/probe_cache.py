@@ -2,113 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import json
 import os
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from rung.core import version
-from rung.core.settings import CACHE
 from rung.core.types import EMPTY, Capability, Device, Level
 from rung.core.value import FrozenDict, Value
+from rung.hardware import json_cache
 from rung.hardware.families.cpu import own_features, restrictions
-
-#: A longer file is none of ours.
-_LARGEST = 1 << 22
-
-
-def folder() -> Path:
-    """The folder that the proofs lie in; it need not exist."""
-    path: Path = CACHE.read()
-    return path / "proofs"
-
-
-def _file(key: Mapping[str, str]) -> Path:
-    digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()
-    return folder() / f"{digest[:32]}.json"
-
-
-def how_often(why: bool = False) -> str:
-    """Return "once", or "each time" (and ``why``) where nothing can be kept: how often a person waits for a proof."""
-    path = folder()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return "once"
-    except OSError as error:
-        reason = f": {path} cannot be written ({error.strerror or error}). RUNG_CACHE names another folder"
-        return "each time" + reason * why
-
-
-def read_json(key: Mapping[str, str]) -> Any | None:
-    """The value stored under ``key``, or None: never stored, unreadable, corrupt, or another key's."""
-    try:
-        with open(_file(key), "rb") as file:
-            data = json.loads(file.read(_LARGEST))
-        return data["value"] if data["key"] == dict(key) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def write_json(key: Mapping[str, str], value: Any) -> str:
-    """Stores a JSON-able value under ``key``; returns an empty string, or a sentence why it could not be kept."""
-    path = _file(key)
-    new = path.with_name(f".{path.stem}-{os.getpid()}-{time.monotonic_ns()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(new, "x", encoding="utf-8") as file:
-            json.dump({"key": dict(key), "value": value}, file)
-        os.replace(new, path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        return f"{path.parent} cannot be written ({reason}), so this is measured again next time: set RUNG_CACHE"
-    finally:
-        with contextlib.suppress(OSError):
-            new.unlink()
-    return ""
-
-
-def remove(key: Mapping[str, str]) -> None:
-    """Forgets the value stored under ``key``, if there is one and the folder can be written."""
-    with contextlib.suppress(OSError):
-        _file(key).unlink()
-
-
-@contextlib.contextmanager
-def lock(key: Mapping[str, str], seconds: float = 60.0) -> Iterator[None]:
-    """Let one process at a time find out the value of ``key``; the next ones then read it.
-
-    Goes ahead without a lock where there can be none, and after ``seconds``.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            import fcntl
-
-            path = _file(key).with_suffix(".lock")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "a", encoding="utf-8"))
-            deadline = time.monotonic() + seconds
-            while not _locked(fcntl, file.fileno()) and time.monotonic() < deadline:
-                time.sleep(0.05)
-        except (OSError, ImportError):
-            pass  # a folder that cannot be written, a system without locks: two may measure the same
-        yield
-
-
-def _locked(fcntl: Any, handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
 
 _PACKAGE = version.PACKAGE
 #: The sources that a proof depends on, below the package: kernels and the probes themselves.
@@ -165,13 +70,13 @@ def recall(device: Device) -> Device:
     """The device with what its last probe found, or as it is when there is none that still holds."""
     found = read(device)
     known = apply(device, found) if found else device
-    rates = read_json(_rates_key(device))
+    rates = json_cache.read(_rates_key(device))
     return replace(known, rates=FrozenDict(rates)) if _are_rates(rates) else known
 
 
 def write_rates(device: Device, rates: Mapping[str, float]) -> str:
     """Keeps what ``rung calibrate`` measured; returns a sentence when it could not be kept."""
-    return write_json(_rates_key(device), dict(rates))
+    return json_cache.write(_rates_key(device), dict(rates))
 
 
 def _rates_key(device: Device) -> dict[str, str]:
@@ -186,7 +91,7 @@ def _are_rates(data: object) -> bool:
 
 def read(device: Device) -> Findings | None:
     """Return the findings of the last probe of that device, or None; expired ones do not count."""
-    data = read_json(key(device))
+    data = json_cache.read(key(device))
     try:
         found = Findings.from_json(data) if isinstance(data, Mapping) else None
     except (ValueError, TypeError):
@@ -196,7 +101,7 @@ def read(device: Device) -> Findings | None:
 
 def write(device: Device, found: Findings) -> str:
     """Keeps what a probe found; returns a sentence when it could not be kept."""
-    return write_json(key(device), found.to_json())
+    return json_cache.write(key(device), found.to_json())
 
 
 def apply(device: Device, found: Findings) -> Device:

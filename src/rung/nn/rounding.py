@@ -14,7 +14,7 @@ from rung.formats import Encoded
 from rung.formats.codec import Array, BadBlock, Floats
 from rung.formats.grids import Grid, grid
 from rung.kernels.cpu.encode import feedback
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.thread_pool import run
 
 #: The part of the mean of the diagonal that is added to it: statistics of few tokens have no inverse, dead channels no
 #: entry.

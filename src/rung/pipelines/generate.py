@@ -16,7 +16,7 @@ import torch
 
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepDown
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.hub.diffusers.pipelines import Folder, Perform, quiet, scheduler, stand_in
 from rung.models.networks.pipeline import phases_of
 from rung.pipelines import validate
@@ -111,7 +111,7 @@ class Pipeline:
                 frames, height, width, _ = self._call(pipeline, chosen, steps=_REHEARSED).shape
                 return frames, (width, height)
 
-            validate.check_room(pipeline, settings, process_memory.machine_memory())
+            validate.check_room(pipeline, settings, planning.machine_memory())
             with quiet():
                 validate.check_output(pipeline, settings, output_size)
             _whole_text(pipeline, "prompt", settings.prompt, rehearsal.tokens)
@@ -151,7 +151,7 @@ class Pipeline:
         return self._planned(self.rehearse(several))
 
     def _planned(self, networks: list[Network]) -> PhasesPlan:
-        device = with_runtime(self.device, process_memory.resident_memory()) if self._here else self.device
+        device = with_runtime(self.device, planning.resident_memory()) if self._here else self.device
         return plan_phases(self.folder.path.name, networks, device, self.budget, self.format)
 
     @property
@@ -202,7 +202,7 @@ class Pipeline:
     def _generated(self, performance: Performance, settings: Settings) -> Generated:
         started, before = time.monotonic(), dict(performance.seconds)
         frames = self._call(self._pipeline(performance.perform, settings, self.watcher.steps), settings)
-        peak = process_memory.peak_memory() if self._here else 0
+        peak = planning.peak_memory() if self._here else 0
         phases = {phase: spent - before.get(phase, 0.0) for phase, spent in performance.seconds.items()}
         return Generated(frames, settings, time.monotonic() - started, phases, performance.plan, peak)
 

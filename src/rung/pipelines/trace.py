@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rung.hub.diffusers.pipelines import Folder
 from rung.models.networks.pipeline import phases_of
-from rung.pipelines.calls import batch_of, converted
+from rung.pipelines.execute import batch_of, converted
 from rung.pipelines.weights import cast, network_of
 from rung.planning.pipeline import Network
 from rung.run.torch_private import tree_map

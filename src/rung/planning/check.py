@@ -18,8 +18,8 @@ from rung.kernels import instructions
 from rung.models.networks.values import Outline
 from rung.planning.answers.alternatives import GroupRequest, instead
 from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
-from rung.planning.answers.speeds import llama_cpp_speed, memory_bound
 from rung.planning.answers.suggestions import budget_text, less_context, other_training, smaller_format
+from rung.planning.answers.values import llama_cpp_speed, memory_bound
 from rung.planning.check_result import (
     OPTIMIZER,
     RANK,

@@ -15,7 +15,7 @@ from rung.planning.answers.values import Checkpointing as Checkpointing
 from rung.planning.answers.values import Choice as Choice
 from rung.planning.answers.values import LlamaCpp as LlamaCpp
 from rung.planning.answers.values import Speed as Speed
-from rung.planning.answers.words import group_name
+from rung.planning.answers.values import group_name
 from rung.planning.training import WAYS, optimizer_state
 
 #: What a measure may be at most: no machine holds more, and numbers stay numbers.

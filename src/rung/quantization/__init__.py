@@ -24,7 +24,7 @@ def choose_within(
     torch; and what ``rung.quantization.running.within`` raises.
     """
     check_max_kl(max_kl, loading.get("format"), loading.get("cache_type"))
-    import_whole("rung.engine.process_memory").need_software(what="judging a way to run a model")
+    import_whole("rung.engine.planning").need_software(what="judging a way to run a model")
     found: Within = import_whole("rung.quantization.running").within(name, max_kl, loading, progress)
     return found
 

@@ -23,12 +23,11 @@ from rung.core.text import quoted
 from rung.core.text import size as sized
 from rung.core.types import FLOAT_BYTES, Plan
 from rung.core.value import FrozenDict, Value
-from rung.engine import process_memory
 from rung.engine.chat import Template
 from rung.engine.open_model import open_any
-from rung.engine.planning import make_plan
+from rung.engine.planning import compute_threads, make_plan
 from rung.engine.tokenizers.tokenizer import Tokenizer
-from rung.hardware import probe_cache
+from rung.hardware import json_cache
 from rung.models.card import ModelCard
 from rung.models.lookup import find_path
 from rung.quantization import text as texts
@@ -100,7 +99,7 @@ class Costs:
             return 0.0
         key = {"kind": "running", "version": _VERSION, "model": str(self._state), "text": self._digest}
         key |= {"arithmetic": repr(arithmetic)}
-        known = probe_cache.read_json(key)
+        known = json_cache.read(key)
         if isinstance(known, float):
             return known
         if self._reference is None:
@@ -108,7 +107,7 @@ class Costs:
             self._reference = Reference(self._card, self._windows)
         self._progress(f"{self._card.name}, keys and values in {arithmetic.cache}", 1, 2)
         found = self._reference.computed(arithmetic).divergence
-        probe_cache.write_json(key, found)
+        json_cache.write(key, found)
         return found
 
 
@@ -169,7 +168,7 @@ def choose_way_of(
         key: loading.get(key) for key in ("device", "memory", "context", "parallel", "threads", "typed")
     }
     budgets["reserved"] = loading.get("reserved", 0)
-    threads = process_memory.threads(loading.get("threads"))
+    threads = compute_threads(loading.get("threads"))
     torch.set_num_threads(threads)
 
     def planning(*, format: str | None, cache_type: str) -> Plan:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import probe_cache
+from rung.hardware import json_cache, probe_cache
 from rung.hardware.catalog import DTYPES
 from rung.hardware.families.cpu import LEVELS
 from rung.hardware.probe_cache import Findings
@@ -47,7 +47,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
     """
     if not device.real:
         return device
-    with probe_cache.lock(probe_cache.key(device)):
+    with json_cache.lock(probe_cache.key(device)):
         found = None if fresh else probe_cache.read(device)
         if found is None:
             found = measure(device, progress)

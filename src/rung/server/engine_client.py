@@ -22,8 +22,7 @@ import msgspec
 
 from rung.core.errors import RungError
 from rung.server import protocol
-from rung.server.engines import Event
-from rung.server.engines.replay import Replay, with_seed
+from rung.server.engines import Event, Replay, with_seed
 from rung.server.errors import ApiError
 from rung.server.protocol import (
     Behind,

@@ -6,12 +6,146 @@ import atexit
 import contextlib
 import inspect
 import threading
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from rung.core.errors import UsageError
+from rung.core.text import did_you_mean
 from rung.core.types import Device
-from rung.simulation.defects import Defect
+from rung.hardware import detect
+from rung.kernels.cuda import driver, fibers
+from rung.kernels.cuda.arguments import Argument
+from rung.kernels.cuda.source import Source
+from rung.run.torch_private import C, all_operators, default_device
+from rung.simulation import queries
+from rung.simulation.defects import KINDS, Defect
+from rung.simulation.dispatch import dispatch_hook, threads
+from rung.simulation.dispatch.dispatcher import Dispatch
+from rung.simulation.dispatch.patches import Patches, forget, install
+from rung.simulation.simulation import World
+from rung.simulation.torch_api import generators, storages
+from rung.simulation.torch_api.autocast import Autocast
+from rung.simulation.torch_api.streams import install_graphs
+from rung.simulation.torch_api.tensors import Methods, install_factories
+
+
+def install_peers(world: World, patches: Patches) -> None:
+    """Puts them in force, under the names that ``torch/nn/parallel/comm.py`` calls."""
+
+    def moved(tensor: Tensor, index: int | None) -> Tensor:
+        return tensor.to("cpu" if index == -1 else world.card_of(index).torch_device)
+
+    def broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+        return [moved(tensor, index) for index in devices]
+
+    def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int) -> list[list[Tensor]]:
+        return [[moved(tensor, index) for tensor in tensors] for index in devices]
+
+    def scatter(
+        tensor: Tensor, devices: Sequence[int], chunk_sizes: Sequence[int] | None, dim: int, streams: Any
+    ) -> list[Tensor]:
+        chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
+        return [moved(chunk, index) for chunk, index in zip(chunks, devices, strict=False)]
+
+    def gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
+        return torch.cat([moved(tensor, destination) for tensor in tensors], dim)
+
+    for function in (broadcast, broadcast_coalesced, scatter, gather):
+        patches.set(C, f"_{function.__name__}", function)
+
+
+def install_kernels(world: World, patches: Patches) -> None:
+    """Launches them there; a graph that captures launches them when it is replayed."""
+
+    def launch(
+        device: torch.device, source: Source, kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]
+    ) -> None:
+        run = partial(fibers.launch, source, kernel, grid, arguments)
+        if world.capturing is not None:
+            world.capturing.keep(run)
+        else:
+            run()
+
+    patches.set(driver, "launch", launch)
+
+
+def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> contextlib.ExitStack:
+    """Simulates the cards from now on; closing what is returned puts everything back."""
+    world = World(devices, defects)
+    _warn_of_unknown(defects)
+    _no_real_card_in_use(world.type)
+    with contextlib.ExitStack() as undo:
+        patches = Patches()
+        undo.callback(patches.undo)
+        undo.callback(_restore_default_device, world.type, default_device())
+        methods, autocast = Methods(world), Autocast(world)
+        install_factories(methods, patches)
+        methods.install(patches)
+        storages.install(world, patches)
+        patches.set(torch, "Generator", generators.generator_class(world))
+        queries.install(world, patches)
+        install_peers(world, patches)
+        install_graphs(world, patches)
+        install_kernels(world, patches)
+        autocast.install(patches)
+        undo.callback(autocast.remove)
+        undo.callback(storages.install_serialization(world))
+        undo.callback(install(world, patches))
+        for device in devices:
+            undo.enter_context(detect.pretended(device))
+        forget()
+        undo.callback(forget)
+        dispatch_hook.handle_by(Dispatch(world).run)
+        undo.callback(dispatch_hook.handle_by, None)
+        threads.install(dispatch_hook.observe, patches)
+        patches.follow()
+        world.active = True
+        undo.callback(setattr, world, "active", False)
+        undo.enter_context(threads.entered(dispatch_hook.observe))
+        undo.enter_context(threads.reached(dispatch_hook.see))
+        return undo.pop_all()
+
+
+def _warn_of_unknown(defects: tuple[Defect, ...]) -> None:
+    """Says when a defect names no operation: it would never be met. Libraries may still bring the operation later."""
+    if not defects:
+        return
+    known = {name.partition("::")[2].partition(".")[0] for name in all_operators()} | {
+        *KINDS,
+        "*",
+    }
+    for defect in defects:
+        if defect.op not in known:
+            hint = did_you_mean(defect.op, known)
+            warnings.warn(
+                f"torch has no operation called {defect.op!r} yet, so this defect does nothing.{hint}", stacklevel=4
+            )
+
+
+def _restore_default_device(kind: str, before: torch.device | None) -> None:
+    """Takes back a default device that was set to the card and left so."""
+    now = default_device()
+    if now is not None and now.type == kind:
+        torch.set_default_device(before)
+
+
+def _no_real_card_in_use(kind: str) -> None:
+    module = getattr(torch, kind)
+    if getattr(module, "is_initialized", lambda: False)():
+        raise UsageError(
+            f"A real {kind} device is in use in this process, and the simulated card would take its name.",
+            [f"torch.{kind}.is_initialized() is true: tensors may lie on the real device"],
+            [
+                "simulate in a fresh process, before anything touches the real device",
+                "CUDA_VISIBLE_DEVICES= python ...",
+            ],
+        )
+
 
 _in_force: Any = None
 _lock = threading.Lock()
@@ -38,7 +172,7 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
         software: str | None = None,
         defects: Iterable[Defect] = (),
     ) -> None:
-        from rung.simulation.cards import describe
+        from rung.simulation.simulation import describe
 
         self.devices = describe(names, memory, software)
         self._defects = tuple(defects)
@@ -76,8 +210,6 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
                 )
             _in_force = self
         try:
-            from rung.simulation.enter import put_in_force
-
             self._undo = put_in_force(self.devices, self._defects)
         except BaseException:
             _in_force = None

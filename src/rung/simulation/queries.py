@@ -14,7 +14,8 @@ from rung.run.torch_private import RAW_STREAM
 from rung.simulation.allocator import Block
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import Card, World
-from rung.simulation.torch_api import generators, legacy, streams
+from rung.simulation.torch_api import generators, streams
+from rung.simulation.torch_api.tensors import install_tensor_types
 
 _KB = 1024
 #: Threads and kB of shared memory of a multiprocessor, and kB that a block may ask for, by compute capability (CUDA C++
@@ -372,7 +373,7 @@ def install(world: World, patches: Patches, cuda: type[Cuda] = Cuda) -> None:
     for card in world.cards if not world.plain else ():
         card.random = generators.CardGenerator(card)
     if world.type != "mps":
-        legacy.install(world, patches)
+        install_tensor_types(world, patches)
     if world.type == "cuda":
         patches.set(torch.cuda, "default_generators", tuple(card.random for card in world.cards))
         _install_build(world, patches)

@@ -12,8 +12,9 @@ from rung.core.value import Value
 from rung.hardware.catalog import releases
 from rung.hardware.catalog.capabilities import capabilities
 from rung.hardware.catalog.releases import Build, features
-from rung.hardware.catalog.rows import Architecture, architectures, load, version
+from rung.hardware.catalog.rows import Architecture, architectures, version
 from rung.hardware.catalog.support import covers, runs_there
+from rung.hardware.catalog.tables import load
 
 _SYSTEMS = {"linux": "Linux", "windows": "Windows", "macos": "macOS"}
 #: What serves where a package does not.

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from rung.core.errors import UsageError
 from rung.hub import register
 from rung.splats.rasterize import rasterization
-from rung.splats.training.strategies.relocation import COPIES, covariances, divided
+from rung.splats.training.strategies import COPIES, covariances, divided
 
 
 def _covariances(

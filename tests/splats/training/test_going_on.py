@@ -13,11 +13,10 @@ from rung.nn.quantized import binding
 from rung.run.journal import Journal
 from rung.splats import read, scenes, write
 from rung.splats.training import checkpoint, model, run, trainer
-from rung.splats.training.corrections import Corrections
+from rung.splats.training.model import Corrections
 from rung.splats.training.run import ProgressListener, train
 from rung.splats.training.settings import Settings
-from rung.splats.training.strategies.adc import Classic
-from rung.splats.training.strategies.mcmc import MarkovChain
+from rung.splats.training.strategies import Classic, MarkovChain
 from tests.splats.training import tiny
 
 

@@ -6,12 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rung.splats.training.corrections import Corrections
-from rung.splats.training.initialization.seeding import apart
-from rung.splats.training.model import Model
+from rung.splats.training.initialization import apart
+from rung.splats.training.model import Corrections, Model
 from rung.splats.training.settings import Beat
-from rung.splats.training.strategies.adc import Classic
-from rung.splats.training.strategies.mcmc import MarkovChain, drawn
+from rung.splats.training.strategies import Classic, MarkovChain, drawn
 from tests.splats.training import tiny
 
 CPU = torch.device("cpu")

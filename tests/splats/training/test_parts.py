@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from rung.measure.metrics import ssim
-from rung.splats.poses import focus, in_picture, pose_of
-from rung.splats.training import checkpoint, loss, model, settings
-from rung.splats.training.corrections import Corrections
-from rung.splats.training.initialization import seeding
+from rung.splats.cameras import focus, in_picture, pose_of
+from rung.splats.training import checkpoint, initialization, loss, model, settings
+from rung.splats.training.model import Corrections
 from rung.splats.training.normalization import around
-from rung.splats.training.strategies.relocation import divided
+from rung.splats.training.strategies import divided
 from tests.splats.training import tiny
 
 
@@ -90,19 +89,19 @@ def test_neighbors_are_about_those_of_comparing_all():
     points = np.random.default_rng(2).standard_normal((600, 3)).astype(np.float32)
     squares = ((points[:, None] - points[None]) ** 2).sum(-1)
     wanted = np.sqrt(np.sort(squares, axis=1)[:, 1:4].mean(1))
-    ratio = seeding.apart(points) / wanted
+    ratio = initialization.apart(points) / wanted
     assert (ratio > 0.999).all()
     assert np.median(ratio) < 1.3
-    assert seeding.apart(points[:1]).tolist() == [1.0]
-    assert np.isfinite(seeding.apart(np.repeat(points[:2], 3, axis=0))).all()
+    assert initialization.apart(points[:1]).tolist() == [1.0]
+    assert np.isfinite(initialization.apart(np.repeat(points[:2], 3, axis=0))).all()
 
 
 def test_random_points_lie_where_cameras_look():
     views = [tiny.view(tiny.camera(angle)) for angle in np.linspace(0, 5, 6)]
     pictures = [np.full((tiny.SIZE, tiny.SIZE, 3), 10 * number, np.uint8) for number in range(6)]
-    points, colors = seeding.random_points(views, pictures, 200, np.random.default_rng(0))
+    points, colors = initialization.random_points(views, pictures, 200, np.random.default_rng(0))
     assert points.shape == colors.shape == (200, 3)
-    assert (seeding.count_views(points, views) >= 3).all()
+    assert (initialization.count_views(points, views) >= 3).all()
     assert np.abs(focus(views)).max() < 0.3
 
 

@@ -13,8 +13,7 @@ from rung.core.errors import DiskFull, DoesNotFit, UsageError
 from rung.nn.quantized import binding
 from rung.run.journal import Journal
 from rung.splats import read, write
-from rung.splats.training import checkpoint, run, trainer
-from rung.splats.training.initialization import beginning
+from rung.splats.training import checkpoint, initialization, run, trainer
 from rung.splats.training.run import ProgressListener, train
 from rung.splats.training.settings import Settings, options_that_differ, parse_time
 from tests.splats.training import tiny
@@ -70,7 +69,7 @@ def test_a_tiny_scene_is_learned_and_its_folder_is_whole(scene, tmp_path, strate
 def test_without_points_it_begins_where_pictures_agree_or_with_random_ones_and_learns(tmp_path, monkeypatch, alike):
     if not alike:
         monkeypatch.setattr(
-            beginning.stereo, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
+            initialization.stereo, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
         )
     made, said = tiny.make(tmp_path / "bare", points=False), []
     done = train(settings(made), tmp_path / "run", listener=ProgressListener(note=said.append))

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from rung.splats.cameras import places, pose_of
 from rung.splats.photographs import Shot
-from rung.splats.poses import places, pose_of
-from rung.splats.training.initialization import stereo
+from rung.splats.training import initialization
 from tests.splats.training import tiny
 
 _VIEWS = [tiny.view(tiny.camera(angle, far=3.0)) for angle in np.linspace(0.0, 0.9, 6)]
@@ -24,7 +24,7 @@ def photographed(view):
 
 def test_points_lie_on_the_surface_and_have_its_colors():
     shots = [Shot(photographed(view)[0], None) for view in _VIEWS]
-    points, colors = stereo.matched_points(_VIEWS, shots)
+    points, colors = initialization.matched_points(_VIEWS, shots)
     assert len(points) > 0.5 * len(_VIEWS) * tiny.SIZE**2
     away = np.abs(points @ [1.0, 0.0, 0.5]) / np.hypot(1.0, 0.5)
     assert np.median(away) < 0.02
@@ -42,9 +42,9 @@ def test_what_is_masked_or_plain_gives_no_points():
     half[: tiny.SIZE // 2] = 255
     views = _VIEWS[:3]
     pictures = [photographed(view)[0] for view in views]
-    whole, _ = stereo.matched_points(views, [Shot(picture, None) for picture in pictures])
-    masked, _ = stereo.matched_points(views, [Shot(picture, half) for picture in pictures])
+    whole, _ = initialization.matched_points(views, [Shot(picture, None) for picture in pictures])
+    masked, _ = initialization.matched_points(views, [Shot(picture, half) for picture in pictures])
     assert 0 < len(masked) < 0.6 * len(whole)
     plain = [Shot(np.full_like(picture, 90), None) for picture in pictures]
-    assert [len(part) for part in stereo.matched_points(views, plain)] == [0, 0]
-    assert [len(part) for part in stereo.matched_points(views[:1], plain[:1])] == [0, 0]
+    assert [len(part) for part in initialization.matched_points(views, plain)] == [0, 0]
+    assert [len(part) for part in initialization.matched_points(views[:1], plain[:1])] == [0, 0]

@@ -8,9 +8,9 @@ from PIL import Image
 
 from rung.models.card import View
 from rung.splats import read
+from rung.splats.cameras import converge, places, pose_of, reaches
 from rung.splats.photographs import Shot
-from rung.splats.poses import converge, places, pose_of, reaches
-from rung.splats.training.initialization import beginning, seeding, stereo
+from rung.splats.training import initialization
 from rung.splats.training.run import train
 from rung.splats.training.settings import Settings
 from tests.splats.training import tiny
@@ -63,13 +63,13 @@ def test_cameras_without_a_neighbor_look_as_far_as_training_takes_its_space_to_b
 
 def test_points_are_found_on_the_ground(twelve):
     views, pictures = twelve
-    points, _ = stereo.matched_points(views, [Shot(picture, None) for picture in pictures])
+    points, _ = initialization.matched_points(views, [Shot(picture, None) for picture in pictures])
     assert len(points) > 0.5 * len(views) * WIDTH * HEIGHT
     assert np.median(np.abs(points[:, 2])) < 0.02 * HIGH
 
 
 def test_random_points_lie_before_the_cameras_on_both_sides_of_the_ground(twelve):
-    points, _ = seeding.random_points(*twelve, 200, np.random.default_rng(0))
+    points, _ = initialization.random_points(*twelve, 200, np.random.default_rng(0))
     assert len(points) == 200
     assert 0.1 < (points[:, 2] > 0).mean() < 0.9
     assert points[:, 2].max() < HIGH
@@ -77,7 +77,7 @@ def test_random_points_lie_before_the_cameras_on_both_sides_of_the_ground(twelve
 
 def test_of_many_those_are_compared_that_stand_side_by_side():
     views = survey(12, 20)
-    chosen = beginning._compared(views, np.random.default_rng(0))
+    chosen = initialization._compared(views, np.random.default_rng(0))
     assert len(set(chosen)) == len(chosen) == 40
     stands = places([views[at] for at in chosen])
     away = np.linalg.norm(stands[:, None] - stands, axis=2)

@@ -13,7 +13,7 @@ from rung.splats.cloud import Cloud
 from rung.splats.demo import facing
 from rung.splats.render import draw
 from rung.splats.training import run, trainer
-from rung.splats.training.strategies.mcmc import MarkovChain
+from rung.splats.training.strategies import MarkovChain
 
 SIZE, FOCAL = 48, 52.0
 

@@ -9,7 +9,7 @@ from rung.cli import interrupts
 from rung.cli.chat.commands import ALONE, LEAVE, Chat, run_command
 from rung.cli.chat.conversation import Conversation
 from rung.cli.chat.lines import Turns
-from rung.cli.generation import GenerationOptions
+from rung.cli.options import GenerationOptions
 from rung.cli.views.answer import early_end, is_simulated, show, summary
 from rung.cli.views.output import note
 from rung.core.errors import RungError

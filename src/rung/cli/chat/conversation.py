@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.chat.options import check_options
-from rung.cli.generation import GenerationOptions
 from rung.cli.input.text import decode, kind_of, text_of
+from rung.cli.options import GenerationOptions
 from rung.core.errors import BadFile, ModelNotFound, UsageError
 from rung.core.files import FULL
 from rung.core.settings import CACHE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from rung.cli.generation import GenerationOptions, SamplingOptions, parse_biases
+from rung.cli.options import GenerationOptions, SamplingOptions, parse_biases
 from rung.core.errors import UsageError
 from rung.core.text import did_you_mean
 from rung.engine.sampling import Sampling

@@ -10,13 +10,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any, cast
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from rung.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
     from rich.table import Table
+
 
 #: Columns of a table that is piped, and those below which a table shows one fact a line.
 _PIPED, _NARROW = 200, 60
@@ -168,3 +171,61 @@ def as_json(value: Any, indent: int | None = None) -> str:
     except UnicodeEncodeError:  # half of a pair
         whole = False
     return text if whole else json.dumps(value, indent=indent, default=str)
+
+
+class Bar:
+    """Shows bytes done of bytes in all under a label, or, ``counted``, steps; appears with the first update."""
+
+    def __init__(self, quiet: bool, counted: bool) -> None:
+        self._shown, self._counted = not quiet and sys.stderr.isatty(), counted
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def update(self, label: str, done: int, total: int) -> None:
+        """Moves the bar; it goes away when all is done."""
+        if not self._shown or total <= 0:
+            return
+        progress = self._progress or self._start(label, total)
+        assert self._task is not None
+        progress.update(self._task, description=label, completed=done, total=total)
+        if done >= total:
+            self._stop()
+
+    def _start(self, label: str, total: int) -> Progress:
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn() if self._counted else DownloadColumn(binary_units=True),
+            TimeRemainingColumn(),
+        )
+        progress = Progress(*columns, console=console(stderr=True), transient=True)
+        progress.start()
+        self._progress, self._task = progress, progress.add_task(label, total=total)
+        return progress
+
+    def _stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def bar(quiet: bool, counted: bool = False) -> Bar:
+    """A bar to use in a ``with`` block."""
+    return Bar(quiet, counted)

@@ -2,16 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rung.conversion.tokenizers import sentencepiece_proto
-from rung.conversion.tokenizers.sentencepiece_proto import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Piece
 from rung.core.errors import BadFile
 from rung.engine.tokenizers.pretokenizers import PRE_TOKENIZERS
 from rung.models.card import ModelCard
 from rung.models.files.jsonfile import parse_object, read_bounded
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token: its text with ``▁`` for a space, its score, and its type, whose numbers GGUF shares."""
+
+    text: str
+    score: float
+    kind: int
+
+
+def read(data: bytes, name: str) -> list[Piece]:
+    """The pieces of a file. Raises ``BadFile`` for one that is not of SentencePiece."""
+    try:
+        found = [_piece(value) for field, value in _fields(data) if field == 1 and isinstance(value, bytes)]
+    except (LookupError, ValueError, struct.error) as error:
+        raise BadFile(f"{name} is no vocabulary of SentencePiece: {error}") from error
+    if not found:
+        raise BadFile(f"{name} holds no vocabulary of SentencePiece")
+    return found
+
+
+def _piece(data: bytes) -> Piece:
+    values = dict(_fields(data))
+    text, score, kind = values[1], values.get(2, b"\0\0\0\0"), values.get(3, NORMAL)
+    if not isinstance(text, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
+        raise ValueError("a piece has fields of other types")
+    return Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], kind)
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            number, at = _varint(data, at)
+            yield tag >> 3, number
+            continue
+        if kind == _BYTES:
+            length, at = _varint(data, at)
+        elif kind in (_FIXED32, _FIXED64):
+            length = 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(f"a field of the unknown kind {kind}")
+        if at + length > len(data):
+            raise ValueError("it ends inside of a field")
+        yield tag >> 3, data[at : at + length]
+        at += length
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
 
 #: The score of tokens that were added to a vocabulary, and of ids without a token.
 _ADDED, _NOTHING = -1000.0, -10000.0
@@ -47,9 +113,7 @@ def _keys(card: ModelCard) -> dict[str, Any]:
     config = _object(folder / "tokenizer_config.json")
     whole = _object(folder / "tokenizer.json")
     if (folder / "tokenizer.model").is_file():
-        found = _of_pieces(
-            sentencepiece_proto.read(read_bounded(folder / "tokenizer.model", _LARGEST), "tokenizer.model")
-        )
+        found = _of_pieces(read(read_bounded(folder / "tokenizer.model", _LARGEST), "tokenizer.model"))
         phi3 = card.decoder.model_type == "phi3"
         listed = _added_by_config(folder, config) | (_added(whole) if phi3 else {})
         keys = _scored(_with_added(found, listed, size, believed=phi3))

@@ -15,7 +15,7 @@ from rung.diagnosis.fixes.wording import Fix
 from rung.models import catalog, lookup
 from rung.models.catalog import Match
 from rung.models.networks.values import Outline
-from rung.planning.answers.words import devices_phrase
+from rung.planning.answers.values import devices_phrase
 from rung.planning.check import check
 from rung.planning.check_result import Answer, Choice, Question
 from rung.planning.speed import READING_SPEED

@@ -13,7 +13,7 @@ from rung.core.types import Device
 from rung.diagnosis import machine
 from rung.diagnosis.explanation import Explanation
 from rung.diagnosis.explanation import Works as Works
-from rung.hardware import probe_cache
+from rung.hardware import json_cache
 
 if TYPE_CHECKING:
     from rung.diagnosis.evidence import Scene
@@ -48,7 +48,7 @@ def _of_log(scene: Scene, device: Device) -> Device:
 def best_known(device: Device) -> Works | None:
     """Return the well-known model that is named for a device, as it was found before where nothing has changed."""
     key = _key(device)
-    data = probe_cache.read_json(key)
+    data = json_cache.read(key)
     if isinstance(data, Mapping):
         try:
             kept = replace(Works.from_json(data), free=device.budget) if data else None
@@ -59,7 +59,7 @@ def best_known(device: Device) -> Works | None:
     from rung.diagnosis.fixes import suited
 
     found = suited.best_known(device)
-    probe_cache.write_json(key, found.to_json() if found is not None else {})
+    json_cache.write(key, found.to_json() if found is not None else {})
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from rung.core.types import Device
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.calibration import gpu, transformers
 from rung.engine.calibration.models import Size, card, decoder, plan, reading
 from rung.engine.decoder import Decoder
@@ -86,9 +86,9 @@ def undisturbed(measure: Callable[[], float]) -> float:
     """Return a time of ``measure`` during which the hypervisor stole none, else the shortest of several."""
     found = []
     for _ in range(_TRIES):
-        before, started = process_memory.stolen(), time.perf_counter()
+        before, started = planning.stolen(), time.perf_counter()
         seconds = measure()
-        found.append(((process_memory.stolen() - before) / (time.perf_counter() - started), seconds))
+        found.append(((planning.stolen() - before) / (time.perf_counter() - started), seconds))
         if found[-1][0] <= _STOLEN:
             break
     return min(found)[1]

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rung.core.errors import DeviceError, NoRung, OutOfMemory
-from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.kv_cache import Tokens, common_length
 from rung.engine.scheduling.sequence import Outcome, Sequence
-from rung.engine.scheduling.speculator import Speculator
+from rung.engine.scheduling.speculator import Draft, Speculator
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter

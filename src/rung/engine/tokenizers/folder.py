@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.core.errors import BadFile, SoftwareMissing
-from rung.engine.tokenizers.pieces import byte_letters_to_bytes, is_byte_token
+from rung.engine.tokenizers.pretokenizers import byte_letters_to_bytes, is_byte_token
 
 SPACE = "▁"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -9,8 +9,7 @@ from typing import Any
 
 from rung.core.errors import BadFile
 from rung.engine.tokenizers.folder import read_config
-from rung.engine.tokenizers.gguf import CONTROL
-from rung.engine.tokenizers.spm import SPACE
+from rung.engine.tokenizers.gguf import CONTROL, SPACE
 from rung.models.cards.encoder import EncoderCard
 
 #: Ids of special tokens that a GGUF file does not give, as llama.cpp takes them.

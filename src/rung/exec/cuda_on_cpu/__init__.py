@@ -1,7 +1,7 @@
 """``rung exec --device cpu``: a program written for CUDA runs on the processor.
 
 ``torch.cuda`` has one device, the processor, without a card's limits. Tensors of the card are ordinary ones that
-compute at full speed; those of the host bear a mark (``rung.simulation.dispatch.host_key``).
+compute at full speed; those of the host bear a mark (``rung.simulation.dispatch.dispatch_hook``).
 
 - ``enter``      what is put in force, for the life of the process
 - ``machine``    the processor as a card, and what ``torch.cuda`` answers of it; ``memory``: of this process

@@ -8,11 +8,12 @@ import torch
 
 from rung.exec.cuda_on_cpu import libraries, machine, operations, tensors
 from rung.run import torch_device
-from rung.simulation import peers, queries
-from rung.simulation.dispatch import cache_invalidation, host_key
-from rung.simulation.dispatch.patches import Patches
+from rung.simulation import context, queries
+from rung.simulation.dispatch import dispatch_hook
+from rung.simulation.dispatch.patches import Patches, forget
 from rung.simulation.simulation import World
-from rung.simulation.torch_api import factories, generators, graphs, serialization, storages
+from rung.simulation.torch_api import generators, storages, streams
+from rung.simulation.torch_api.tensors import functions, install_factories
 
 
 def put_in_force(say: Callable[[str], None]) -> World:
@@ -20,25 +21,25 @@ def put_in_force(say: Callable[[str], None]) -> World:
 
     Raises ``SoftwareMissing`` for a torch whose tensors cannot be marked.
     """
-    host_key.mark(torch.empty(0))  # raises before anything is changed
+    dispatch_hook.mark(torch.empty(0))  # raises before anything is changed
     world, patches = machine.Machine(say), Patches()
-    methods, makers = tensors.Moves(world), tuple(factories.functions())
-    factories.install(methods, patches)
+    methods, makers = tensors.Moves(world), tuple(functions())
+    install_factories(methods, patches)
     methods.install(patches)
     storages.install(world, patches)
     patches.set(torch, "Generator", generators.generator_class(world))
     queries.install(world, patches, machine.Answers)
     tensors.install(world, patches)
-    peers.install(world, patches)
-    graphs.install(world, patches, operations.WatchingGraph)
+    context.install_peers(world, patches)
+    streams.install_graphs(world, patches, operations.WatchingGraph)
     operations.install_autocast(patches)
-    serialization.install(world)
+    storages.install_serialization(world)
     libraries.install(say, patches)
     operations.install(world)
     operations.install_products()
     machine.install(makers, patches)  # last: around what the others have put there
     torch_device.STANDING_IN["cuda"] = "cpu"
-    cache_invalidation.forget()
+    forget()
     patches.follow()
     world.active = True
     return world

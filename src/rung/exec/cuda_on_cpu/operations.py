@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rung.run.torch_private import dispatch_modes_waiting, exclude_key, has_kernel, include_key, pop_dispatch_mode
-from rung.simulation.dispatch import dispatch_hook, host_key
+from rung.simulation.dispatch import dispatch_hook
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import World
-from rung.simulation.torch_api.graphs import Graph
+from rung.simulation.torch_api.streams import Graph
 
 _include = include_key
 _exclude = exclude_key
@@ -31,11 +31,11 @@ class WatchingGraph(Graph):
         """Notes from now on."""
         super().capture_begin(*args, **options)
         dispatch_hook.see_writes(type(self).fallback)
-        _include(host_key.KEY, True)
+        _include(dispatch_hook.KEY, True)
 
     def capture_end(self) -> None:
         """Notes no more."""
-        _include(host_key.KEY, False)
+        _include(dispatch_hook.KEY, False)
         super().capture_end()
 
 
@@ -46,13 +46,13 @@ def install(world: World) -> None:
         if _waiting_modes():  # those of the program come first, and call the operation again
             with pop_dispatch_mode() as mode:
                 return mode.__torch_dispatch__(func, (), args, kwargs)
-        _exclude(host_key.KEY, True)
+        _exclude(dispatch_hook.KEY, True)
         try:
             if world.capturing is not None:
                 return world.capturing.note(_run, func, args, kwargs)
             return _run(func, args, kwargs)
         finally:
-            _exclude(host_key.KEY, False)
+            _exclude(dispatch_hook.KEY, False)
 
     dispatch_hook.register(handed_on, writes=False)
     WatchingGraph.fallback = staticmethod(handed_on)
@@ -63,7 +63,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func._op(*args, **kwargs)
     if on_host:
         for tensor in _tensors(result if isinstance(result, (list, tuple)) else (result,)):
-            host_key.mark(tensor)
+            dispatch_hook.mark(tensor)
     return result
 
 
@@ -74,7 +74,7 @@ def _is_on_host(values: tuple[Any, ...]) -> bool:
     """
     marked = False
     for tensor in _tensors(values):
-        if host_key.marks(tensor):
+        if dispatch_hook.marks(tensor):
             marked = True
         elif tensor.dim() or tensor.dtype not in _OF_NUMBERS:
             return False

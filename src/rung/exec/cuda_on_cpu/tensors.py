@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rung.run.torch_private import new_tensor, restore_location
-from rung.simulation.dispatch import host_key
+from rung.simulation.dispatch import dispatch_hook
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import HOST, World
 from rung.simulation.torch_api import placement
@@ -31,7 +31,7 @@ class Moves(Methods):
     def type(self, tensor: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         """``Tensor.type``: the name of the class of old, or a conversion."""
         if dtype is None:
-            with host_key.unmarked(tensor):
+            with dispatch_hook.unmarked(tensor):
                 name = self._type(tensor)
             return name.replace("torch.", "torch.cuda.", 1) if card_of(self.world, tensor) else name
         kind = dtype.host if isinstance(dtype, HostType) else dtype
@@ -96,7 +96,7 @@ def _taken(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
 def _by_type(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
     def moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         target = world.find(kwargs.pop("device", None)) or card_of(world, tensor) or HOST
-        with host_key.unmarked(tensor):
+        with dispatch_hook.unmarked(tensor):
             result = real(tensor, *args, **kwargs)
         placement.put(world, target, result)
         return result

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from rung.core.errors import RungError
-from rung.engine.batches.generate_many import Answer
-from rung.engine.batches.requests import EMBEDDINGS, Request
-from rung.engine.batches.results import Results
+from rung.engine.batches import EMBEDDINGS, Answer, Request, Results
 from rung.fleet import control_client
 from rung.fleet.keys.folder import Folder
 from rung.fleet.messages import BatchAnswer, BatchRequest, FleetStatus

@@ -112,10 +112,10 @@ class Encoder:
 
     def __init__(self, names: list[str]) -> None:
         from rung import formats
-        from rung.engine import process_memory
+        from rung.engine import planning
         from rung.run.self_check import encoders
 
-        self._threads = process_memory.threads(None)
+        self._threads = planning.compute_threads(None)
         self._compiled: frozenset[Format] = encoders.prove([formats.get(name) for name in names])
 
     def do(self, piece: Piece) -> Done | tuple[str, list[str], list[str], str]:

@@ -10,7 +10,8 @@ from typing import Any
 from rung.core.types import Capability, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware.catalog.releases import Build
-from rung.hardware.catalog.rows import DTYPES, Architecture, architectures, load, version
+from rung.hardware.catalog.rows import DTYPES, Architecture, architectures, version
+from rung.hardware.catalog.tables import load
 
 #: What each capability means; ``rung devices --capabilities`` prints it.
 NAMES: Mapping[str, str] = {

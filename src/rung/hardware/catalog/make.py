@@ -12,7 +12,8 @@ from rung.core.value import FrozenDict
 from rung.hardware.catalog import names, releases
 from rung.hardware.catalog.capabilities import applies, capabilities
 from rung.hardware.catalog.releases import Build, newest, parse
-from rung.hardware.catalog.rows import DTYPES, Architecture, Product, architectures, load, products
+from rung.hardware.catalog.rows import DTYPES, Architecture, Product, architectures, products
+from rung.hardware.catalog.tables import load
 
 #: Key to what it must be, and whether a file needs it.
 _KEYS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.core.text import GB
 from rung.core.value import FrozenDict
-from rung.hardware.catalog import rows
+from rung.hardware.catalog import tables
 
 #: Where between the clock of all cores by the maker and that of one core they stay together while they multiply: an
 #: i5-9500 does better, a laptop of 15 W worse.
@@ -52,13 +52,13 @@ class Cores:
 @functools.cache
 def cores() -> Mapping[str, Core]:
     """All designs by name."""
-    found = (rows.cells(row, 6) for row in rows.rows("cores.table"))
+    found = (tables.cells(row, 6) for row in tables.rows("cores.table"))
     return {name: Core(name, arch, float(rate), float(f32), *rest) for name, arch, rate, f32, *rest in found}
 
 
 def processors() -> list[dict[str, Any]]:
     """Return the fields of a product of the catalog for each row of ``processors.table``."""
-    return [_processor(*rows.cells(row, 9)) for row in rows.rows("processors.table")]
+    return [_processor(*tables.cells(row, 9)) for row in tables.rows("processors.table")]
 
 
 def _processor(

@@ -10,7 +10,8 @@ from typing import Any
 
 from rung.core.errors import UsageError
 from rung.core.text import did_you_mean
-from rung.hardware.catalog.rows import Architecture, load, numbers, version
+from rung.hardware.catalog.rows import Architecture, numbers, version
+from rung.hardware.catalog.tables import load
 
 _NAMES = {"cu": "cuda", "rocm": "hip", "xpu": "xpu", "cpu": "cpu", "": "mps"}
 

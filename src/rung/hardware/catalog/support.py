@@ -10,7 +10,8 @@ from typing import Any
 from rung.core.types import Device, Level
 from rung.core.value import Value
 from rung.hardware.catalog.releases import features
-from rung.hardware.catalog.rows import Architecture, architectures, load, numbers, version
+from rung.hardware.catalog.rows import Architecture, architectures, numbers, version
+from rung.hardware.catalog.tables import load
 
 _RUNS = {Level.NATIVE: "yes", Level.EMULATED: "slow", Level.ABSENT: "no", Level.UNKNOWN: "unknown"}
 _CT2 = "CTranslate2"

@@ -23,7 +23,7 @@ from typing import Any
 
 from rung.core.types import EMPTY, Capability, Device, Level, Proof
 from rung.core.value import FrozenDict, Value
-from rung.hardware import catalog, probe_cache
+from rung.hardware import catalog, json_cache
 from rung.hardware.catalog import DTYPES
 from rung.hardware.cgroup import read
 from rung.hardware.families import from_catalog
@@ -174,17 +174,17 @@ def _kept(items: tuple[tuple[str, str], ...]) -> Listing:
     key = dict(items)
     if found := _read(key):
         return found
-    with probe_cache.lock(key):
+    with json_cache.lock(key):
         found = _read(key)
         if found is None:
             found = _ask()
-            probe_cache.write_json(key, found.to_json())
+            json_cache.write(key, found.to_json())
     return found
 
 
 def _read(key: Mapping[str, str]) -> Listing | None:
     """The listing that is kept; None where none is, another version wrote it, or it has run out."""
-    data = probe_cache.read_json(key)
+    data = json_cache.read(key)
     try:
         found = Listing.from_json(data) if isinstance(data, Mapping) else None
     except (ValueError, TypeError, KeyError):

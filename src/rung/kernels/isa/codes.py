@@ -6,11 +6,25 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rung.kernels.isa import halves
-from rung.kernels.isa.emit import F32, I8, I16, I64, call, constant, load, splat, store
+from rung.kernels.isa.emit import (
+    F32,
+    I8,
+    I16,
+    I64,
+    INT,
+    VOID,
+    VectorType,
+    call,
+    constant,
+    instruction,
+    load,
+    narrow,
+    splat,
+    store,
+    widen,
+)
 from rung.kernels.isa.generic import BYTES, F32S, I32S, LANES, f32x16
 from rung.kernels.isa.registers import i32x16
-from rung.kernels.isa.vector import INT, VOID, VectorType, instruction
 
 DOUBLE = ir.DoubleType()
 F64S, BYTES16 = ir.VectorType(DOUBLE, LANES), ir.VectorType(I8, LANES)
@@ -60,7 +74,7 @@ def below(b, x, y, then, other):
 @instruction(f32x16, f32x16)
 def to_half(b, x):
     """Rounded to float16."""
-    return halves.widen(b, halves.narrow(b, x))
+    return widen(b, narrow(b, x))
 
 
 @instruction(f32x16, f32x16)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
+from numba.core import types
+from numba.core.datamodel import models, register_default
+from numba.extending import intrinsic
+
+from rung.kernels.cpu import target
 
 LLVM_VERSION: tuple[int, ...] = binding.llvm_version_info
 
@@ -67,3 +74,107 @@ def prefetch(b: ir.IRBuilder, address: ir.Value, locality: int) -> None:
     name = "llvm.prefetch.p0"
     function = b.module.globals.get(name) or ir.Function(b.module, kind, name)
     b.call(function, [pointer(b, address, I8), I32(0), I32(locality), I32(1)])  # a read, of data
+
+
+#: Addresses and sizes are 64-bit integers in compiled functions.
+INT = types.int64
+FLOAT = types.float32
+VOID = types.void
+
+
+class VectorType(types.Type):
+    """The Numba type of a SIMD register; opaque, passed and returned by value."""
+
+    def __init__(self, element: ir.Type, lanes: int) -> None:
+        self.llvm = ir.VectorType(element, lanes)
+        super().__init__(name=f"simd<{lanes} x {element}>")
+
+
+@register_default(VectorType)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: VectorType) -> None:
+        super().__init__(manager, kind, kind.llvm)
+
+
+class Instruction:
+    """An intrinsic of Numba beside the emitter it was made of."""
+
+    def __init__(self, emit: Callable[..., Any], result: types.Type, arguments: tuple[types.Type, ...]) -> None:
+        self.emit, self.result, self.arguments = emit, result, arguments
+
+    def typing(self, *kinds: types.Type) -> tuple[Any, Callable[..., Any]]:
+        """The signature, whose arguments Numba converts to, and the code generator."""
+
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
+            result_value = self.emit(builder, *values)
+            return context.get_dummy_value() if result_value is None else result_value
+
+        return self.result(*self.arguments), generate
+
+
+def instruction(result: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Makes an emitter callable in compiled functions; the intrinsic carries it as ``.emit``."""
+
+    def name(emit: Callable[..., Any]) -> Any:
+        wrapped = Instruction(emit, result, arguments)
+
+        def define(typing_context: Any, *kinds: types.Type) -> Any:
+            return wrapped.typing(*kinds)
+
+        names = list(inspect.signature(emit).parameters)[1:]
+        assert len(names) == len(arguments), f"{emit.__name__}: {len(names)} parameters, {len(arguments)} types"
+        define.__name__, define.__doc__ = emit.__name__, emit.__doc__
+        define.__qualname__, define.__module__ = emit.__qualname__, emit.__module__
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(each, kind) for each in ("typing_context", *names)]
+        define.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        intrinsic_function: Any = intrinsic(define)
+        intrinsic_function.emit = emit
+        return intrinsic_function
+
+    return name
+
+
+def _like(kind: ir.Type, element: ir.Type) -> ir.Type:
+    return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element
+
+
+def _number(kind: ir.Type, value: Any) -> ir.Constant:
+    return constant(kind, value) if isinstance(kind, ir.VectorType) else ir.Constant(kind, value)
+
+
+def widen(b: ir.IRBuilder, half: ir.Value) -> ir.Value:
+    """Return float16 as float32, exact."""
+    kind = _like(half.type, F32)
+    if target.converts_halves():
+        return b.fpext(half, kind)
+    whole = _like(half.type, I32)
+    bits = b.zext(b.bitcast(half, _like(half.type, I16)), whole)
+    sign = b.shl(b.and_(bits, _number(whole, 0x8000)), _number(whole, 16))
+    rest = b.shl(b.and_(bits, _number(whole, 0x7FFF)), _number(whole, 13))
+    # Exponents of float32 are 112 higher; a product moves those of subnormal numbers too.
+    value = b.bitcast(b.fmul(b.bitcast(rest, kind), _number(kind, 2.0**112)), whole)
+    special = b.icmp_signed(">=", rest, _number(whole, 0x7C00 << 13))  # infinities and NaN
+    value = b.select(special, b.or_(rest, _number(whole, 0x7F800000)), value)
+    return b.bitcast(b.or_(value, sign), kind)
+
+
+def narrow(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Return float32 as float16, to nearest even."""
+    kind = _like(value.type, F16)
+    if target.converts_halves():
+        return b.fptrunc(value, kind)
+    whole = _like(value.type, I32)
+    bits = b.bitcast(value, whole)
+    sign = b.lshr(b.and_(bits, _number(whole, -(1 << 31))), _number(whole, 16))
+    rest = b.and_(bits, _number(whole, 0x7FFFFFFF))
+    odd = b.and_(b.lshr(rest, _number(whole, 13)), _number(whole, 1))
+    rounded = b.add(b.add(rest, _number(whole, 0xFFF - (112 << 23))), odd)
+    normal = b.lshr(rounded, _number(whole, 13))
+    # Below 2^-14 the sum with 0.5 rounds at 2^-24, the last bit of a subnormal float16.
+    small = b.fadd(b.bitcast(rest, value.type), _number(value.type, 0.5))
+    subnormal = b.sub(b.bitcast(small, whole), _number(whole, 0x3F000000))
+    found = b.select(b.icmp_signed("<", rest, _number(whole, 0x38800000)), subnormal, normal)
+    found = b.select(b.icmp_signed(">=", rest, _number(whole, 0x477FF000)), _number(whole, 0x7C00), found)
+    found = b.select(b.icmp_signed(">", rest, _number(whole, 0x7F800000)), _number(whole, 0x7E00), found)
+    return b.bitcast(b.trunc(b.or_(found, sign), _like(value.type, I16)), kind)

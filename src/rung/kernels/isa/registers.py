@@ -10,9 +10,29 @@ from llvmlite import ir
 from numba.core.cgutils import alloca_once_value, for_range
 
 from rung.kernels.cpu import target
-from rung.kernels.isa import halves, products
-from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, constant, load, pointer, splat, store
-from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
+from rung.kernels.isa import products
+from rung.kernels.isa.emit import (
+    F16,
+    F32,
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    I64,
+    INT,
+    LLVM_VERSION,
+    VOID,
+    VectorType,
+    call,
+    constant,
+    instruction,
+    load,
+    narrow,
+    pointer,
+    splat,
+    store,
+    widen,
+)
 
 LANES = 16
 
@@ -35,7 +55,7 @@ def load_f32(b, address):
 @instruction(f32x16, INT)
 def load_f16(b, address):
     """16 float16, widened to float32."""
-    return halves.widen(b, load(b, address, ir.VectorType(F16, LANES)))
+    return widen(b, load(b, address, ir.VectorType(F16, LANES)))
 
 
 @instruction(f32x16, INT)
@@ -56,7 +76,7 @@ def load_e4m3(b, address):
     low = b.and_(codes, constant(WORDS16, 0x7F))
     sign = b.shl(b.and_(codes, constant(WORDS16, 0x80)), constant(WORDS16, 8))
     half = b.bitcast(b.or_(sign, b.shl(low, constant(WORDS16, 7))), ir.VectorType(F16, LANES))
-    value = b.fmul(halves.widen(b, half), constant(F32S, 256.0))
+    value = b.fmul(widen(b, half), constant(F32S, 256.0))
     return b.select(b.icmp_signed("==", low, constant(WORDS16, 0x7F)), constant(F32S, float("nan")), value)
 
 
@@ -332,7 +352,7 @@ def narrow_f16(b, values):
 
 
 def _f16(b, values):
-    return b.bitcast(halves.narrow(b, values), WORDS16)
+    return b.bitcast(narrow(b, values), WORDS16)
 
 
 @instruction(i32x16, f32x16)

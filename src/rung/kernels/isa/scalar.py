@@ -8,10 +8,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from rung.kernels.isa import halves
-from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, load, store
+from rung.kernels.isa.emit import F16, F32, FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, narrow, store, widen
 from rung.kernels.isa.products import packs_signed_bytes
-from rung.kernels.isa.vector import FLOAT, INT, VOID, instruction
 
 _OFFSETS = 0x80808080  # 128 in each of four bytes
 
@@ -43,7 +41,7 @@ def read_i64(b, address):
 @instruction(FLOAT, INT)
 def half(b, bits):
     """The float16 of the lowest two bytes, exact."""
-    return halves.widen(b, b.bitcast(b.trunc(bits, I16), F16))
+    return widen(b, b.bitcast(b.trunc(bits, I16), F16))
 
 
 @instruction(FLOAT, INT)
@@ -73,7 +71,7 @@ def offset_unsigned(b, word):
 @instruction(VOID, INT, FLOAT)
 def write_half(b, address, value):
     """A float32 rounded to float16."""
-    store(b, address, halves.narrow(b, value))
+    store(b, address, narrow(b, value))
 
 
 @instruction(VOID, INT, INT)
@@ -133,4 +131,6 @@ def _array(element: types.Type, kind: ir.Type) -> Any:
 
 #: An address as an array, which is read and written with brackets; an index below zero is before it.
 floats, doubles = _array(types.float32, F32), _array(types.float64, ir.DoubleType())
+
+
 numbers, shorts = _array(types.int64, I64), _array(types.int32, I32)

@@ -61,7 +61,7 @@ def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
-    from rung.models.checkpoints.values import weight
+    from rung.models.checkpoints.packed import weight
 
     rows, columns = stored.shape
     zero = _outputs(parts["qzeros"].values)

@@ -136,7 +136,7 @@ def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
 
     from rung import formats
     from rung.formats import Encoded
-    from rung.models.checkpoints.values import by_group, unpack, weight
+    from rung.models.checkpoints.packed import by_group, unpack, weight
 
     if "columns" in stored.settings:
         return fp8.read(stored, parts, name)

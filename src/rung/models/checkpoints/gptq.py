@@ -84,7 +84,7 @@ def read(stored: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
-    from rung.models.checkpoints.values import by_group, unpack, weight
+    from rung.models.checkpoints.packed import by_group, unpack, weight
 
     rows, columns = stored.shape
     bits, group = stored.settings["bits"], stored.settings["group"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from rung.core.errors import HubError, ModelNotFound, RungError
 from rung.core.text import size
-from rung.models.hub.ranges import LARGE, complete_in_cache
+from rung.models.hub.resume import LARGE, complete_in_cache
 
 #: Called with a file's name, bytes that are here and bytes in all.
 Progress = Callable[[str, int, int], None]

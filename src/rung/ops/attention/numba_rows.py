@@ -13,7 +13,7 @@ from rung.formats.codec import Floats
 from rung.kernels.cpu.decode.attention import AttendWord, attend, heads_at_once
 from rung.kernels.cpu.decode.cache_layout import QUAD, score_floats
 from rung.kernels.cpu.decode.step_program import cache_words
-from rung.kernels.cpu.parallel import process_threads, run
+from rung.kernels.cpu.thread_pool import process_threads, run
 from rung.ops.attention.arrays import as_arrays, dtype_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch import Tensor
 from rung.kernels.cpu.decode import rows
 from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import cache_words
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.thread_pool import run
 from rung.models.card import Decoder as Shape
 from rung.ops.decode_step.glue import TokenSpan
 from rung.ops.decode_step.network import Network

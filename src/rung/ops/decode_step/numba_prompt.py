@@ -12,7 +12,7 @@ from rung.kernels.cpu.decode.attention import AttendWord
 from rung.kernels.cpu.decode.cache_layout import score_floats
 from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import HeadShape, cache_words
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.thread_pool import run
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
 from rung.ops.decode_step.parts import Pool, SequenceRows
 from rung.ops.decode_step.weights import AdapterRows, LayerStack, LayerWeights, Weights

@@ -28,8 +28,7 @@ from rung.kernels.cpu.decode.step_program import (
 )
 from rung.kernels.cpu.gemm.float_rows import FloatRows, stored_as
 from rung.kernels.cpu.pack.packing import Packed
-from rung.kernels.cpu.parallel import run_program
-from rung.kernels.cpu.thread_pool import Program
+from rung.kernels.cpu.thread_pool import Program, run_program
 from rung.ops.decode_step import BLOCKS
 from rung.ops.decode_step.batch import BatchTables, logit_rows, pieces, positions
 from rung.ops.decode_step.numba_prompt import PromptReader, reads

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from rung.formats.codec import Floats
-from rung.kernels.cpu.encoder import rows
-from rung.kernels.cpu.encoder.attention import TextWord, attend_texts, scratch_floats
+from rung.kernels.cpu import encoder
+from rung.kernels.cpu.encoder import TextWord, attend_texts, scratch_floats
 from rung.kernels.cpu.gemm.product import Step, panel_room, product_steps
 from rung.kernels.cpu.pack.packing import Packed
-from rung.kernels.cpu.parallel import run_program
-from rung.kernels.cpu.thread_pool import Program
+from rung.kernels.cpu.thread_pool import Program, run_program
 from rung.ops.encoder.weights import Biased, EncoderLayer, EncoderWeights, LayerNorm
 
 
@@ -82,7 +81,7 @@ class Layers:
         wide = steps.product(layer.widen, hidden)
         has_erf = int(self._shape.activation == "gelu")
         words = *wide.shape, wide.ctypes.data, _address(layer.widen.bias), has_erf
-        steps.add(rows.add_and_activate.address, words, wide)
+        steps.add(encoder.add_and_activate.address, words, wide)
         self._add_and_norm(steps, hidden, steps.product(layer.narrow, wide), layer.narrow.bias, layer.mlp_norm)
 
     def _add_and_norm(
@@ -90,7 +89,7 @@ class Layers:
     ) -> None:
         """hidden = norm(hidden + added + bias), in place."""
         arrays = (hidden, added, bias, norm.weight, norm.bias, self._epsilon)
-        steps.add(rows.add_and_layer_norm.address, (*hidden.shape, *map(_address, arrays)), *arrays)
+        steps.add(encoder.add_and_layer_norm.address, (*hidden.shape, *map(_address, arrays)), *arrays)
 
     def _attend(self, steps: _Steps, layer: EncoderLayer, hidden: Floats, spans: np.ndarray) -> Floats:
         """Return the output of attention, [tokens, hidden]."""

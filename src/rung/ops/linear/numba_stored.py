@@ -9,7 +9,7 @@ import numpy as np
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.cpu.gemm.float_rows import TILES, multiply_stored
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.thread_pool import run
 from rung.kernels.gpu.stored import Stored, prepare
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rung.kernels.cpu.compiled import Kernel
-from rung.kernels.cpu.parallel import run
 from rung.kernels.cpu.splat import projection, tiles
 from rung.kernels.cpu.splat.shape import CAMERA
+from rung.kernels.cpu.thread_pool import run
 from rung.kernels.isa.splats import OUTPUTS, RECORD, STATE
 from rung.ops.rasterize import MARGIN, TILE, Camera, Picture, Splats
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.formats.codec import Floats
-from rung.kernels.cpu.parallel import run
 from rung.kernels.cpu.sample.choose import choose_rows, room
 from rung.kernels.cpu.sample.record import ERRORS, REACH, ROW
+from rung.kernels.cpu.thread_pool import run
 from rung.ops.token_choice import Chosen, Row, chosen
 
 _PACKED = struct.Struct("<" + "".join({"i": "q", "u": "Q", "f": "d"}[ROW[name].kind] for name in ROW.names or ()))

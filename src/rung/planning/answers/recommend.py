@@ -15,7 +15,7 @@ from typing import Any
 from rung.core.types import Device
 from rung.core.value import Value
 from rung.models.catalog import KnownModel, Match, find, known_models, outline_of
-from rung.planning.answers.words import devices_phrase
+from rung.planning.answers.values import devices_phrase
 from rung.planning.check import check
 from rung.planning.check_result import Choice, Question
 from rung.planning.request import Request

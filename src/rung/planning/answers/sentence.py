@@ -7,8 +7,7 @@ from typing import Protocol
 
 from rung.core.text import count, rate, size
 from rung.core.types import Device
-from rung.planning.answers.values import Alternative, Choice
-from rung.planning.answers.words import devices_phrase, group_key, share_words
+from rung.planning.answers.values import Alternative, Choice, devices_phrase, group_key, share_words
 
 #: So many devices are answered one by one.
 _FEW = 3

@@ -17,7 +17,7 @@ from rung.core.settings import CPU_LEVEL
 from rung.core.text import count
 from rung.core.types import YES, Case, Device, Rung, StepClass, StepDown, Verdict, no
 from rung.core.version import PACKAGE
-from rung.hardware import probe_cache
+from rung.hardware import json_cache
 from rung.kernels.cpu import target
 from rung.ops import shape_class
 from rung.run import cpu_level, worker
@@ -118,7 +118,7 @@ def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[st
     found = _Checks()
     missing: list[tuple[Rung, Case]] = []
     for rung_, case in cases:
-        stored = probe_cache.read_json(_key(device, rung_, case, level)) if device.real else None
+        stored = json_cache.read(_key(device, rung_, case, level)) if device.real else None
         if rung_.name == "ref":
             found.verdicts[rung_, class_of(case)] = YES
         elif stored is not None:
@@ -136,14 +136,14 @@ def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[st
     if not jobs:
         return found
     at = f" at level {level}" if level else ""
-    say(f"Compiling and checking {count(len(jobs), 'kernel')}{at} for this machine, {probe_cache.how_often()}.")
+    say(f"Compiling and checking {count(len(jobs), 'kernel')}{at} for this machine, {json_cache.how_often()}.")
     environment = {**target.compiled_for(), CPU_LEVEL.variable: level} if level else {}
     for (rung_, case), outcome in zip(missing, _outcomes(device, missing, jobs, environment), strict=True):
         name, verdict = (rung_, class_of(case)), _verdict(outcome)
         if outcome.how == "timeout" or outcome.says_nothing:
             found.doubtful.add(name)
         else:
-            probe_cache.write_json(_key(device, rung_, case, level), verdict.to_json())
+            json_cache.write(_key(device, rung_, case, level), verdict.to_json())
         found.verdicts[name] = verdict
     return found
 

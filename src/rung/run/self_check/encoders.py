@@ -16,7 +16,7 @@ from rung import formats
 from rung.core.text import count
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.hardware import probe_cache
+from rung.hardware import json_cache
 from rung.kernels.cpu import target
 from rung.kernels.cpu.encode import encoding
 from rung.run import self_check, worker
@@ -68,11 +68,11 @@ def _reasons(
 ) -> tuple[dict[Format, str], dict[Format, str]]:
     """Why encoders fail their check at a level (this process' own where it is empty), empty where they do not; and the
     same of those that no busy machine explains."""
-    reasons = {fmt: probe_cache.read_json(_key(fmt, level)) for fmt in several}
+    reasons = {fmt: json_cache.read(_key(fmt, level)) for fmt in several}
     missing, doubtful = [fmt for fmt, reason in reasons.items() if not isinstance(reason, str)], set()
     if missing:
         at = f" at level {level}" if level else ""
-        say(f"Compiling and checking {count(len(missing), 'encoder')}{at} for this machine, {probe_cache.how_often()}.")
+        say(f"Compiling and checking {count(len(missing), 'encoder')}{at} for this machine, {json_cache.how_often()}.")
     jobs = [worker.Job.of("rung.run.self_check.encoders:compare", format=fmt.name) for fmt in missing]
     environment = target.compiled_at(level) if level else {}
     for fmt, outcome in zip(missing, worker.run(jobs, self_check.LIMIT, environment=environment), strict=True):
@@ -80,7 +80,7 @@ def _reasons(
         if outcome.how == "timeout" or outcome.says_nothing:
             doubtful.add(fmt)
         else:
-            probe_cache.write_json(_key(fmt, level), reasons[fmt])
+            json_cache.write(_key(fmt, level), reasons[fmt])
     found = {fmt: str(reason) for fmt, reason in reasons.items()}
     return found, {fmt: reason for fmt, reason in found.items() if reason and fmt not in doubtful}
 

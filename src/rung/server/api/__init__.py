@@ -7,12 +7,10 @@ from rung.server.api import (
     llama_cpp,
     models,
     ollama,
-    ollama_store,
     openai_chat,
     openai_completions,
     openai_embeddings,
     openapi,
-    rerank,
     responses,
 )
 from rung.server.service import Endpoint
@@ -23,10 +21,10 @@ _DOCUMENTED: tuple[Endpoint, ...] = (
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
     *responses.ENDPOINTS,
-    *rerank.ENDPOINTS,
+    *openai_embeddings.RERANK_ENDPOINTS,
     *anthropic.ENDPOINTS,
     *ollama.ENDPOINTS,
-    *ollama_store.ENDPOINTS,
+    *ollama.STORE_ENDPOINTS,
     *llama_cpp.ENDPOINTS,
 )
 #: All that is served, the page apart.

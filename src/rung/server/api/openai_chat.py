@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.engine.batches.openai_forms import REASONS, chat_logprobs
+from rung.engine.batches import REASONS, chat_logprobs
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
     FINGERPRINT,
@@ -30,7 +30,7 @@ from rung.server.api.openai_fields import (
     reasoning_options,
     usage_of,
 )
-from rung.server.api.shared.reports import progress, settings, timings
+from rung.server.api.shared import progress, settings, timings
 from rung.server.api.tools import Choice, Tool, ToolCall, call_grammar
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, around_text, event, json_response, to_json

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.engine.batches.openai_forms import REASONS, text_logprobs
+from rung.engine.batches import REASONS, text_logprobs
 from rung.server.api.openai_fields import (
     FINGERPRINT,
     MOST_CHOICES,
@@ -20,8 +20,7 @@ from rung.server.api.openai_fields import (
     new_id,
     usage_of,
 )
-from rung.server.api.shared.prompts import Prompts, prompts_of
-from rung.server.api.shared.reports import timings
+from rung.server.api.shared import Prompts, prompts_of, timings
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import DONE, Stream, around_text, event, json_response, to_json
 from rung.server.protocol import Delta, Echo, Finished, Generate

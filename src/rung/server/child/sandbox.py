@@ -21,8 +21,8 @@ from typing import Any
 
 from rung.core.settings import CACHE
 from rung.engine.model import Model
-from rung.engine.scheduling.prefix_folders import open_folder
-from rung.kernels.cpu.parallel import TEAMS
+from rung.engine.scheduling.prefix_files import open_folder
+from rung.kernels.cpu.thread_pool import TEAMS
 from rung.models.adapters.roles import path_and_weight
 from rung.server.protocol import Load
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rung.core.errors import UsageError
 from rung.engine.decoder import Decoder, tree_of_key
 from rung.engine.model import Model
-from rung.engine.scheduling.prefix_folders import open_folder
+from rung.engine.scheduling.prefix_files import open_folder
 from rung.engine.scheduling.saved_prefixes import SavedPrefixes
 from rung.engine.scheduling.sequence import Sequence
 from rung.engine.scheduling.stages import SplitDecoder

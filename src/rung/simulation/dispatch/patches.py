@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import warnings
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+import torch
+
+from rung.core.types import Level
+from rung.run.torch_private import import_compiler
+from rung.simulation.simulation import World
 
 _ABSENT = object()
 
@@ -51,3 +60,44 @@ def _exchange(pairs: list[tuple[Any, Any]]) -> None:
         if not becoming.keys().isdisjoint(map(id, names.values())):
             for name in [name for name, value in names.items() if id(value) in becoming]:
                 setattr(module, name, becoming[id(names[name])])
+
+
+#: Modules whose cached functions ask torch what is there: ``is_torch_cuda_available`` and its like.
+_MODULES = ("transformers.utils.import_utils", "accelerate.utils.imports", "accelerate.utils.environment")
+
+
+def forget() -> None:
+    """Empties the caches of those modules that are imported."""
+    for name in _MODULES:
+        for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
+            if callable(getattr(value, "cache_clear", None)):
+                value.cache_clear()
+
+
+import_compiler()  # before anything is replaced: the first mode or checkpoint would import it inside
+
+
+def install(world: World, patches: Patches) -> Callable[[], None]:
+    """Puts it in force; returns what takes it out again."""
+    real = torch.compile
+    warned = False
+
+    @functools.wraps(real)
+    def compiled(model: Any = None, **options: Any) -> Any:
+        nonlocal warned
+        if not world.active:
+            return real(model, **options)
+        if not warned:
+            warned = True
+            warnings.warn(_words(world), stacklevel=2)
+        return model if model is not None else lambda function: function
+
+    patches.set(torch, "compile", compiled)
+    stance = torch.compiler.set_stance("force_eager")  # what was compiled before
+    return lambda: stance.__exit__(None, None, None)
+
+
+def _words(world: World) -> str:
+    text = "torch.compile is not simulated: what it compiles runs as it is written."
+    found = world.card.device.capability("compile")
+    return f"{text} On the card it fails: {found.source}." if found.level is Level.ABSENT else text

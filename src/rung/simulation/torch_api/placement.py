@@ -21,7 +21,7 @@ from torch import Tensor
 from rung.run.torch_private import tensor_device, tensor_is_cpu
 from rung.simulation import refusals
 from rung.simulation.allocator import Block
-from rung.simulation.dispatch import host_key
+from rung.simulation.dispatch import dispatch_hook
 from rung.simulation.simulation import HOST, Card, Host, World
 
 #: torch's own getters, whatever stands in for them while a simulation is in force.
@@ -57,7 +57,7 @@ UNDECIDED = Host()
 def where(world: World, tensor: Tensor) -> Card | Host:
     """Where a tensor lies, or ``UNDECIDED``."""
     if world.plain:
-        return world.cards[0] if host_key.on_card(tensor) and not _inside.transparent else HOST
+        return world.cards[0] if dispatch_hook.on_card(tensor) and not _inside.transparent else HOST
     try:
         found: Any = tensor.untyped_storage()._rung_mark  # type: ignore[attr-defined]
     except (NotImplementedError, RuntimeError):  # no storage: sparse, or a wrapper
@@ -87,7 +87,7 @@ def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
     ``block`` is memory taken before. Raises torch's error when the memory is full or the card has no such dtype.
     """
     if card.world.plain:
-        host_key.unmark(tensor)
+        dispatch_hook.unmark(tensor)
         return True
     if not _real_is_cpu(tensor):
         return False
@@ -113,7 +113,7 @@ def put(world: World, device: Card | Host, tensor: Tensor) -> None:
     if isinstance(device, Card):
         claim(device, tensor)
     elif world.plain and not _inside.transparent:
-        host_key.mark(tensor)
+        dispatch_hook.mark(tensor)
 
 
 def claim_storage(card: Card, storage: Any) -> None:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
-from rung.simulation.simulation import Card, World
+import torch
+from torch import Tensor
+
+from rung.run.torch_private import EMPTY_PINNED_CACHE, BelowAutograd
+from rung.simulation import refusals
+from rung.simulation.dispatch.dispatch_hook import observe
+from rung.simulation.dispatch.patches import Patches
+from rung.simulation.simulation import HOST, Card, World
+from rung.simulation.torch_api.placement import card_of
 
 
 class Stream:
@@ -107,3 +116,108 @@ def of_any_device(world: World, real: Any, simulated: Any, *, placed: bool) -> t
             return simulated(device, **options) if placed else simulated(**options)
 
     return Meta(real.__name__, (), {"__doc__": real.__doc__, "__module__": "torch"})
+
+
+#: Operations that wait for a value, which a capture does not have.
+_WAITING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "_unique2", "masked_select")
+
+
+class Graph:
+    """Hold what ``torch.cuda.CUDAGraph()`` makes in a simulation.
+
+    While it captures, operations are computed and noted; ``replay`` computes them again from what their inputs hold by
+    then and writes the results where they were. The graph keeps all memory in between, as a real one does.
+    """
+
+    world: World
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        # kernels that are no operations of torch, by the number of steps before them
+        self._launches: dict[int, list[Callable[[], None]]] = {}
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **options: Any) -> None:
+        """Notes from now on. Raises where another graph does."""
+        if self.world.capturing is not None:
+            raise refusals.not_while_capturing(self.world.card)
+        self.reset()
+        self.world.capturing = self
+
+    def capture_end(self) -> None:
+        """Notes no more."""
+        self.world.capturing = None
+
+    def note(self, call: Callable[..., Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation of the simulation, noted. Raises for what waits for a value of the card."""
+        world = self.world
+        world.capturing = None
+        if func._schema.name.split("::")[1] in _WAITING or self._leaves(func, args):
+            raise refusals.not_while_capturing(world.card)
+        try:
+            result = call(func, args, kwargs)
+        finally:
+            world.capturing = self
+        if (device := kwargs.get("device")) is not None and device.type == world.type:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        self._steps.append((func, args, kwargs, result))
+        return result
+
+    def keep(self, launch: Callable[[], None]) -> None:
+        """Notes a kernel that is no operation of torch."""
+        self._launches.setdefault(len(self._steps), []).append(launch)
+
+    def _leaves(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Return whether it copies from a card to the host."""
+        lying = [card_of(self.world, value) is not None for value in args if isinstance(value, Tensor)]
+        if func._schema.name == "aten::copy_":
+            return lying == [False, True]
+        return func._schema.name == "aten::_to_copy" and lying == [True] and self.world.local.target is HOST
+
+    def replay(self) -> None:
+        """Does it again."""
+        random = torch.Tag.nondeterministic_seeded
+        with observe(False), torch.inference_mode(), BelowAutograd():
+            for number, (func, args, kwargs, result) in enumerate(self._steps):
+                self._launch(number)
+                if random in func.tags and kwargs.get("generator") is None:
+                    output = self.world.card.by_chance(func, args, kwargs)
+                else:
+                    output = func(*args, **kwargs)
+                _write(result, output)
+            self._launch(len(self._steps))
+
+    def _launch(self, number: int) -> None:
+        """Launches what came before that step."""
+        for launch in self._launches.get(number, ()):
+            launch()
+
+    def reset(self) -> None:
+        """Forgets what was noted, and gives its memory back."""
+        self._steps.clear()
+        self._launches.clear()
+
+    def pool(self) -> tuple[int, int]:
+        """A name for its memory, which other graphs may be given; there is one pool here."""
+        return (0, 1)
+
+
+def _write(kept: Any, result: Any) -> None:
+    """New results where the first ones lie; what changed its input, or only looks at it, is there already."""
+    if isinstance(kept, Tensor):
+        if kept.untyped_storage()._cdata != result.untyped_storage()._cdata:
+            kept.copy_(result)
+    elif isinstance(kept, (list, tuple)):
+        for old, new in zip(kept, result, strict=True):
+            _write(old, new)
+
+
+def install_graphs(world: World, patches: Patches, graph: type[Graph] = Graph) -> None:
+    """Puts the class of one simulation in force, which is made of ``graph``."""
+    if world.type != "cuda":
+        return
+    simulated = type("CUDAGraph", (graph,), {"world": world, "__module__": "torch.cuda", "__doc__": Graph.__doc__})
+    for module in (torch.cuda, torch.cuda.graphs):
+        patches.set(module, "CUDAGraph", simulated)
+        patches.set(module, "graph_pool_handle", lambda: (0, 1))
+    patches.set(*EMPTY_PINNED_CACHE, lambda: None)  # pinned memory is the host's own here
+    patches.set(torch.cuda.graphs.graph, "default_capture_stream", None)  # the class keeps the first one

@@ -12,7 +12,7 @@ import numpy as np
 from rung.core.errors import BadFile, CannotEncode, UsageError
 from rung.core.files import written_whole
 from rung.splats.cloud import Cloud
-from rung.splats.files import compressed_ply, ply, sog, splat, spz
+from rung.splats.files import ply, sog, splat, spz
 
 
 class Format(NamedTuple):
@@ -24,7 +24,7 @@ class Format(NamedTuple):
 
 #: By the end of the name, longer ones first.
 FORMATS = {
-    ".compressed.ply": Format(ply.read, compressed_ply.encode),
+    ".compressed.ply": Format(ply.read, ply.encode_compressed),
     ".ply": Format(ply.read, ply.encode),
     ".splat": Format(splat.read, splat.encode),
     ".spz": Format(spz.read, spz.encode),

@@ -23,13 +23,14 @@ import numpy as np
 from rung.core.errors import BadFile, SoftwareMissing
 from rung.core.zips import DAMAGED
 from rung.splats.cloud import Cloud, Floats
-from rung.splats.files.clustering import codebook, palette
 from rung.splats.files.packing import (
     REST,
     Bytes,
     along_curve,
+    codebook,
     logits,
     opacity_bytes,
+    palette,
     smallest_three,
     to_bytes,
     whole_quats,

@@ -18,7 +18,7 @@ from rung.core.types import StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
 from rung.models.card import SceneCard
-from rung.planning.answers.words import devices_phrase
+from rung.planning.answers.values import devices_phrase
 from rung.planning.check_result import Answer, Choice, Question, Relaxation, Speed
 from rung.planning.memory import computes, uncertainty
 from rung.splats.planning import FORMATS, SplatPlan, SplatRequest, best, ways_out

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rung.core.errors import BadFile
 from rung.models.card import SceneCard
-from rung.splats.files.ply_header import elements, rows
+from rung.splats.files.ply import elements, rows
 from rung.splats.scenes import colmap
 
 Floats = npt.NDArray[np.float32]

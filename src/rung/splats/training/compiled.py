@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rung.kernels.cpu import adam
 from rung.kernels.cpu.compiled import Kernel
-from rung.kernels.cpu.parallel import enter, run
 from rung.kernels.cpu.splat import colors as color_kernels
 from rung.kernels.cpu.splat import ssim
+from rung.kernels.cpu.thread_pool import enter, run
 from rung.measure.metrics import SSIM_CONSTANTS
 from rung.ops.rasterize import numba_tile
 from rung.run.precompile import compile_apart

@@ -16,7 +16,7 @@ from rung.core.errors import RungError
 from rung.core.text import count, duration
 from rung.core.types import Device
 from rung.core.value import FrozenDict
-from rung.engine import process_memory
+from rung.engine import planning
 from rung.engine.planning import device_here
 from rung.kernels.webgpu import tensor_device
 from rung.models.card import SceneCard, View
@@ -28,16 +28,15 @@ from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export
 from rung.splats.photographs import Photographs, as_stored, split, transparent
 from rung.splats.planning import SplatPlan, plan
-from rung.splats.render_files import stems
+from rung.splats.render import stems
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
 from rung.splats.trained import EXPORTS, SPLATS, trained
 from rung.splats.training import checkpoint
-from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
-from rung.splats.training.initialization.beginning import first_splats
+from rung.splats.training.folder import PAGE, Interrupt, Outcome, claim, finished_before, left_free
+from rung.splats.training.initialization import first_splats
 from rung.splats.training.model import Model
 from rung.splats.training.normalization import around
-from rung.splats.training.outcome import PAGE, Outcome
 from rung.splats.training.settings import Course, Settings
 from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of
 from rung.splats.viewers import live
@@ -101,7 +100,7 @@ def train(
     begin = time.monotonic() if begin is None else begin
     progress = listener or ProgressListener()
     settings.check()
-    process_memory.need_software()
+    planning.need_software()
     if view:
         live.need_viser()
     settings, kept_plan = claim(out, settings, resume, typed)
@@ -109,7 +108,7 @@ def train(
     if finished is not None:
         progress.note(f"{out} is finished: {count(finished['steps'], 'step')}.")
         return Result(finished["steps"], finished, False)
-    torch.set_num_threads(process_memory.threads(settings.threads))
+    torch.set_num_threads(planning.compute_threads(settings.threads))
     with left_free(out, resume, progress.note):
         return _Run(settings, out, kept_plan, progress, begin, device).go(view)
 
@@ -169,7 +168,7 @@ class _Run:
                 if not (scene_folder / "transforms.json").is_file():
                     demo.make(scene_folder)
             elif self._sought:
-                threads = process_memory.threads(settings.threads)
+                threads = planning.compute_threads(settings.threads)
                 source, images = (
                     sfm.posed(Path(images or source), scene_folder, threads=threads, note=self._progress.note),
                     None,
@@ -207,7 +206,7 @@ class _Run:
         if kept is None:
             shots, notify = self._shots, self._progress.note
             first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, notify)
-            process_memory.give_back()  # what comparing pictures took
+            planning.give_back()  # what comparing pictures took
             model = Model(first, self._tensors, self._plan.state, self._plan.harmonics)
         else:
             model = model_of(kept, self._tensors)
@@ -305,7 +304,7 @@ class _Run:
     def _save(self) -> None:
         """A checkpoint and the splats, which have been checked."""
         trainer = self._trainer
-        process_memory.give_back()  # the beginning, its proof and splats that were fewer had arrays of other sizes
+        planning.give_back()  # the beginning, its proof and splats that were fewer had arrays of other sizes
         state = trainer.state()
         state.facts |= {"seconds": trainer.course.seconds, "left": binding.left_rasterizers(self._location)}
         checkpoint.save(self._out, state)
@@ -362,7 +361,7 @@ class _Run:
         if self._settings.scene == "demo":  # a newcomer shall see something
             Export([trained(self._out)], Edits()).save(self._out / PAGE)
         here = self._tensors.type == "cpu"
-        peak = process_memory.peak_memory() if here else torch.cuda.max_memory_reserved(self._tensors)
+        peak = planning.peak_memory() if here else torch.cuda.max_memory_reserved(self._tensors)
         predicted = FrozenDict({"memory": float(self._plan.peak), "steps_per_second": self._plan.steps_per_second})
         largest = max(self._views, key=lambda view: view.width * view.height)
         speed = trainer.step / max(trainer.elapsed, 1e-9)

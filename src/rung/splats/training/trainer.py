@@ -23,14 +23,11 @@ from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, transparent
 from rung.splats.training import settings
 from rung.splats.training.checkpoint import Checkpoint, pack, unpack
-from rung.splats.training.corrections import Corrections
 from rung.splats.training.loss import photometric
-from rung.splats.training.model import Model
+from rung.splats.training.model import Corrections, Model
 from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
-from rung.splats.training.strategies.adc import Classic
-from rung.splats.training.strategies.mcmc import MarkovChain
-from rung.splats.training.strategies.relocation import DEAD
+from rung.splats.training.strategies import DEAD, Classic, MarkovChain
 from rung.splats.training.view_check import differs
 
 Strategy = MarkovChain | Classic

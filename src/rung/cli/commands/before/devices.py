@@ -115,7 +115,7 @@ def _refuse_all_and_watch(name: str, all: bool, watch: bool, *, listing: bool, j
 
 
 def _here(software: str | None, probe: bool, json: bool) -> None:
-    from rung.cli.views.devices import overview as views
+    from rung.cli.views import devices as views
     from rung.core.errors import UsageError
     from rung.hardware import detect
 
@@ -147,8 +147,8 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
 
 def _show(out: Console, device: Device) -> None:
     """Print what the device is, its memory and load now, and where its figures come from."""
-    from rung.cli.views.devices import overview as views
-    from rung.cli.views.devices.screen import state
+    from rung.cli.views import devices as views
+    from rung.cli.views.devices import state
 
     for line in (views.heading(device), *state(device), views.speed(device), *views.remarks(device)):
         if line:
@@ -186,8 +186,8 @@ def _watch() -> None:
 
 
 def _one(name: str, software: str | None, probe: bool, json: bool, all: bool) -> None:
-    from rung.cli.views.devices import overview as views
-    from rung.cli.views.devices.verdict import verdict
+    from rung.cli.views import devices as views
+    from rung.cli.views.devices import verdict
     from rung.core.errors import UsageError
     from rung.hardware.catalog.support import doubts, support
     from rung.hardware.select import select_device
@@ -228,7 +228,7 @@ def _names(software: str | None, package: str) -> bool:
 
 
 def _catalog(text: str, json: bool) -> None:
-    from rung.cli.views.devices import overview as views
+    from rung.cli.views import devices as views
     from rung.core.errors import UnknownDevice
     from rung.core.text import count
     from rung.hardware import catalog

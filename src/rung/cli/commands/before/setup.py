@@ -97,13 +97,13 @@ def setup(
 
     Prints commands and changes nothing, unless --apply. --check exits with 1 when something installed does not fit.
     """
-    from rung.run import environment as environments
+    from rung.run import environment
 
     _check_options(device, driver, apply, with_, system, yes, check, software)
-    here = environments.at(venv) if venv else environments.current()
+    here = environment.at(venv) if venv else environment.current()
     _check_environment(here, python, os, driver, apply, check and software is None)
     devices, others = _devices(device, python or here.version, software)
-    from rung.software.hosts import host_of
+    from rung.software.installed import host_of
 
     if apply or (check and not os and software is None):
         os = f"{here.system}-{here.machine}"
@@ -174,7 +174,7 @@ def _devices(
 ) -> tuple[list[Device], list[Device]]:
     """Return the devices to choose for, and the other devices of this machine."""
     from rung.hardware.select import select_device
-    from rung.software.hosts import devices_here
+    from rung.software.installed import devices_here
 
     try:
         major, minor = (int(part) for part in python.split("."))

@@ -34,12 +34,12 @@ def calibrate(
     json: options.Json = False,
 ) -> None:
     """Measure how fast a device decodes in each format (some minutes), for the plans made here."""
-    from rung.engine import process_memory
+    from rung.engine import planning
     from rung.hardware import probe_cache
     from rung.kernels.cpu import target
 
-    process_memory.need_software(what="timing kernels")
-    count = process_memory.threads(threads)
+    planning.need_software(what="timing kernels")
+    count = planning.compute_threads(threads)
     with console(stderr=True).status("calibrating") as status:
         chosen = _chosen(device, status.update)
         target.configure(count)  # before Numba is imported, which fixes its target and its threads

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rung.cli import options
+from rung.core.text import quoted, size
+
+if TYPE_CHECKING:
+    from rung.bundle.write import Written
 
 
 def bundle(
@@ -42,9 +46,7 @@ def bundle(
     from rung.bundle.model import bundled_model
     from rung.bundle.write import Options, check_system, check_terms, write_bundle
     from rung.cli import fetching
-    from rung.cli.views.bundle import as_json, words
-    from rung.cli.views.output import note, print_json
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar, note, print_json
     from rung.conversion.resumable_writer import check_new
     from rung.models.lookup import find_card
 
@@ -71,3 +73,22 @@ def bundle(
         print_json(as_json(written))
     elif not quiet:
         typer.echo(words(written))
+
+
+def words(written: Written) -> str:
+    """Return two lines: the bundle and its size, and how it is started."""
+    own = size(written.bytes - written.model_bytes)
+    path = str(written.path)
+    command_path = path if "/" in path else f"./{path}"
+    command = quoted(command_path) if written.with_python else f"python {quoted(path)}"
+    return f"{path}: {size(written.bytes)}, {own} of them the program\n{command}"
+
+
+def as_json(written: Written) -> dict[str, Any]:
+    """Return the document of ``--json``."""
+    return {
+        "path": str(written.path),
+        "bytes": written.bytes,
+        "model_bytes": written.model_bytes,
+        "unpacked_bytes": written.unpacked_bytes,
+    }

@@ -75,10 +75,10 @@ def compare(
     """
     from rung.cli import comparing
     from rung.cli.common import quiet_bitsandbytes, simulated
-    from rung.engine import process_memory
+    from rung.engine import planning
 
     is_pipeline = comparing.is_pipeline(model, offline)
-    process_memory.need_software(process_memory.ALL if is_pipeline else process_memory.LEAN)
+    planning.need_software(planning.ALL if is_pipeline else planning.LEAN)
     quiet_bitsandbytes()
     folder = making.opened(model, offline, None, quiet=True) if is_pipeline else None
     reads = {"--text": text, "--context": context, "--threads": threads}

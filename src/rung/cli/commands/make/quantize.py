@@ -145,8 +145,7 @@ def quantize(
 
 def opened(source: str, target: str, offline: bool, revision: str | None, quiet: bool) -> Any:
     """The card of the source. Raises ``UsageError`` where the target is there already or is the source."""
-    from rung.cli.views.output import note
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar, note
     from rung.conversion.resumable_writer import check_new
     from rung.models.lookup import find_card
 
@@ -199,10 +198,9 @@ def done(
     seconds."""
     import time
 
-    from rung.cli.views.output import note
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar, note
     from rung.conversion.writing import write
-    from rung.engine import process_memory
+    from rung.engine import planning
 
     def on_note(text: str) -> None:
         if not quiet:
@@ -213,7 +211,7 @@ def done(
     began = time.monotonic()
     try:
         with bar(quiet) as progress:
-            written = write(job, Path(target), process_memory.threads(threads), progress.update, on_note, elsewhere)
+            written = write(job, Path(target), planning.compute_threads(threads), progress.update, on_note, elsewhere)
     except KeyboardInterrupt:
         on_note(f"the same command goes on from here; what is done is kept in {target}.part")
         raise
@@ -312,15 +310,14 @@ def within(
     plan: bool, json: bool, quiet: bool, kind: str = "gguf", picture: str | None = None,
 ) -> None:  # fmt: skip
     """Choose and write, and judge what was written; with ``plan`` choose only. A ``picture`` is drawn of either."""
-    from rung.cli.views.output import note, print_json
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar, note, print_json
     from rung.cli.views.quantize import as_json, measured_lines, planned_line, speed_lines
     from rung.conversion.within_budget import Calibration, budgeted
-    from rung.engine import process_memory
+    from rung.engine import planning
     from rung.kernels.cpu import target as level
 
-    process_memory.need_software(what="judging a model by a text")
-    count = process_memory.threads(threads)
+    planning.need_software(what="judging a model by a text")
+    count = planning.compute_threads(threads)
     level.configure(count)
     with bar(quiet or json, counted=True) as progress:
         found = Calibration(card, text, count, progress.update)

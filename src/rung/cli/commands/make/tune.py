@@ -131,7 +131,7 @@ def _folder(model: str, data: Path, out: Path, offline: bool, say: Callable[[str
     from rung.conversion.convert import converting
     from rung.conversion.writing import write
     from rung.core.files import state_of
-    from rung.engine import process_memory
+    from rung.engine import planning
     from rung.models.lookup import find_card
     from rung.training.data import read_rows
 
@@ -142,7 +142,7 @@ def _folder(model: str, data: Path, out: Path, offline: bool, say: Callable[[str
     folder = out.with_name(f"{out.name}-base-{state_of(map(Path, card.files))[:8]}")
     if not folder.exists():
         try:
-            write(converting(card, False, None), folder, process_memory.threads(None))
+            write(converting(card, False, None), folder, planning.compute_threads(None))
         except KeyboardInterrupt:
             say(f"the same command goes on; what is decoded is kept in {folder}.part")
             raise

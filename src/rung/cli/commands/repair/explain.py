@@ -139,7 +139,7 @@ def _explained(
 
 
 def _print(found: Explanation, empty: bool, *, everything: bool, json: bool) -> None:
-    from rung.cli.views.explain.as_text import show
+    from rung.cli.views.explain import show
 
     if json:
         print_json(found.to_json())

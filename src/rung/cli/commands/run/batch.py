@@ -17,9 +17,7 @@ from rung.core.text import count, quoted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rung.engine.batches.generate_many import Answer
-    from rung.engine.batches.requests import Request
-    from rung.engine.batches.results import Results
+    from rung.engine.batches import Answer, Request, Results
     from rung.engine.generation import Generation
     from rung.engine.model import Model
     from rung.fleet.work.manifest import Manifest
@@ -71,8 +69,8 @@ def batch(
         _over_fleet(prompts, answers, model, quiet, of_model)
         return
     from rung.cli.common import simulated
-    from rung.cli.views.progress import bar
-    from rung.engine.batches import requests, results
+    from rung.cli.views.output import bar
+    from rung.engine import batches
     from rung.planning.request import Typed
 
     named = _models(prompts)
@@ -82,8 +80,8 @@ def batch(
         "prefix_cache": prefix_cache, "cache_type": cache_type, "threads": threads, "offline": offline,
         "revision": revision, "typed": Typed(f"rung batch {quoted(prompts)} {quoted(answers)} --model", chosen, device),
     }  # fmt: skip
-    with results.opened(answers, chosen) as done:
-        before, left = len(done.done), (each for each in requests.read(prompts) if each.key not in done.done)
+    with batches.opened(answers, chosen) as done:
+        before, left = len(done.done), (each for each in batches.read(prompts) if each.key not in done.done)
         if before and not quiet:
             note(f"{answers} has {count(before, 'answer')}: going on after them.")
         if before >= total:
@@ -119,9 +117,9 @@ def _load(
 
 def _models(prompts: Path) -> list[str | None]:
     """Return the model that each line names: all are read before anything is loaded. Raises ``UsageError``."""
-    from rung.engine.batches import requests
+    from rung.engine import batches
 
-    named = [request.model for request in requests.read(prompts)]
+    named = [request.model for request in batches.read(prompts)]
     if not named:
         raise UsageError(f"{prompts} has no prompt: one a line.", code="input-empty")
     return named
@@ -129,7 +127,7 @@ def _models(prompts: Path) -> list[str | None]:
 
 def _over_fleet(prompts: Path, answers: Path, model: str | None, quiet: bool, of_model: tuple[object, ...]) -> None:
     """Have the nodes of the fleet answer. Raises ``RungError``."""
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar
     from rung.fleet import ray_node
 
     if any(each is not None for each in of_model):
@@ -139,7 +137,7 @@ def _over_fleet(prompts: Path, answers: Path, model: str | None, quiet: bool, of
             code="options-exclude-each-other",
         )
     ray_node.require()
-    from rung.engine.batches import requests, results
+    from rung.engine import batches
     from rung.fleet import control_client
     from rung.fleet.keys.folder import Folder
     from rung.fleet.work import batch, manifest
@@ -147,11 +145,11 @@ def _over_fleet(prompts: Path, answers: Path, model: str | None, quiet: bool, of
     folder = Folder.of_settings()
     status = control_client.of_member(folder).status()
     record = _manifest(prompts, model, {each.name: each.files for each in status.models})
-    with results.opened(answers, record.model) as done:
+    with batches.opened(answers, record.model) as done:
         manifest.begin(answers, record)
         if done.done and not quiet:
             note(f"{answers} has {count(len(done.done), 'answer')}: going on after them.")
-        left = (request for request in requests.read(prompts) if request.key not in done.done)
+        left = (request for request in batches.read(prompts) if request.key not in done.done)
         with bar(quiet=quiet, counted=True) as progress:
             found = batch.answered(left, record.model, batch.width(status, record.model), folder)
             nodes = batch.write(found, done, lambda: progress.update("answers", len(done.done), record.total))
@@ -187,9 +185,8 @@ def _named(models: set[str | None], prompts: Path, answers: Path) -> str:
 
 def _answer(model: Model, requests: Iterator[Request], results: Results, total: int, quiet: bool) -> int:
     """Compute the answers, write them down as they come, and return how many are errors."""
-    from rung.cli.views.progress import bar
-    from rung.engine.batches.generate_many import as_completed
-    from rung.engine.batches.requests import EMBEDDINGS
+    from rung.cli.views.output import bar
+    from rung.engine.batches import EMBEDDINGS, as_completed
     from rung.engine.embeddings.encoder import EncoderModel
 
     started: dict[int, Request] = {}
@@ -219,7 +216,7 @@ def _answer(model: Model, requests: Iterator[Request], results: Results, total: 
 
 def _refused(jobs: Iterator[Callable[[], Generation]]) -> Iterator[tuple[int, Answer]]:
     """Yield why each answer cannot be begun: an encoder writes no text."""
-    from rung.engine.batches.generate_many import Answer
+    from rung.engine.batches import Answer
 
     for number, begin in enumerate(jobs):
         try:

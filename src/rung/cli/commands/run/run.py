@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rung.cli import fetching, options
-from rung.cli.generation import GenerationOptions, LoadOptions, parse_biases
+from rung.cli.options import GenerationOptions, LoadOptions, parse_biases
 from rung.cli.views.output import note
 from rung.core.errors import UsageError
 from rung.core.text import quoted
@@ -328,7 +328,7 @@ def _within(request: RunOptions) -> tuple[RunOptions, dict[str, float]]:
     """Return the request with the cache and the format that ``--max-kl`` chooses, and the KL that is expected."""
     if request.max_kl is None:
         return request, {}
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar
     from rung.quantization import choose_within
 
     with bar(request.quiet, counted=True) as progress:
@@ -341,7 +341,7 @@ def _within(request: RunOptions) -> tuple[RunOptions, dict[str, float]]:
 def _load(request: RunOptions) -> Model:
     from rung.cli.common import plan_line
     from rung.cli.views.answer import step_line
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar
     from rung.engine.load import load
     from rung.models.card import ModelCard
 

@@ -134,7 +134,7 @@ def serve(
     _check_packages()
     from rung.cli import interrupts
     from rung.cli.common import check_software
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar
     from rung.server import serve as server
 
     check_software(device, software)
@@ -194,7 +194,7 @@ def _loads(
     """Return how to load the models of the command line, by name; ``more`` are fields of ``Load``. Raises
     ``UsageError`` for ``alias``, ``special`` options and a chat template, which are of one model, with several."""
     from rung.cli import fetching
-    from rung.engine.scheduling.prefix_folders import open_folder
+    from rung.engine.scheduling.prefix_files import open_folder
     from rung.server.protocol import Load
 
     if len(set(models)) > 1 and (alias or more["template"] or any(special.values())):

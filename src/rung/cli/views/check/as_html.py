@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from rung.cli.views.check.facts import facts, llama_cpp_words, slower_why
+from rung.cli.views.check.as_text import facts, llama_cpp_words, slower_why
 from rung.cli.views.page import FEW, frame, table
 from rung.core.text import rate, size
 from rung.formats.grades import grade

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rung.hardware import catalog
 from rung.hardware.catalog.releases import Build, builds, features
-from rung.hardware.catalog.rows import load, sources
+from rung.hardware.catalog.rows import sources
+from rung.hardware.catalog.tables import load
 
 _HEAD = """# The catalog: sources and doubts
 

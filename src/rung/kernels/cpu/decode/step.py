@@ -13,12 +13,11 @@ from enum import IntEnum
 
 import numba
 
-from rung.kernels.cpu.chunks import CHUNK_WORDS, take_chunk
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.decode.elementwise import add_to, cap, copy, gate, norm
 from rung.kernels.cpu.decode.rows import FILL_WORDS
 from rung.kernels.cpu.nodes import runs_on_second_half
-from rung.kernels.cpu.thread_pool import TURNS
+from rung.kernels.cpu.thread_pool import CHUNK_WORDS, TURNS, take_chunk
 from rung.kernels.isa.generic import (
     call_eight,
     call_fill,

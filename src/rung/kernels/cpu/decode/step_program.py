@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rung.kernels.cpu import chunks, nodes, target
+from rung.kernels.cpu import nodes, target, thread_pool
 from rung.kernels.cpu.decode import attention, step
 from rung.kernels.cpu.decode.adapter_table import AdapterTable
 from rung.kernels.cpu.decode.attention import AttendWord
@@ -17,12 +17,11 @@ from rung.kernels.cpu.decode.cache_layout import QUAD, CacheWord
 from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.rows import FILL_WORDS, PrepareWord, prepare_rows
 from rung.kernels.cpu.decode.step import CALL_WORDS, SEGMENT_WORDS, LinearWord, SegmentWord
-from rung.kernels.cpu.gemm import activations, product
+from rung.kernels.cpu.gemm import product
 from rung.kernels.cpu.gemm.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import ROWS, UNIT
-from rung.kernels.cpu.pack.mapped import multiply_mapped
-from rung.kernels.cpu.pack.packing import Packed
+from rung.kernels.cpu.pack.packing import Packed, multiply_mapped
 from rung.kernels.cpu.thread_pool import Program
 
 Floats = npt.NDArray[np.float32]
@@ -139,7 +138,7 @@ def cache_words(layout: tuple[int, ...], dtype: str, size: int, window: int | No
     words[CacheWord.SIZE], words[CacheWord.WINDOW] = size, window or 0
     words[CacheWord.FLOATS], words[CacheWord.ATTEND] = address(floats), attention.attend_rows[dtype].address
     if dtype in ("q8_0", "q4_0"):
-        words[CacheWord.QUANTIZE] = activations.quantize("f32").address
+        words[CacheWord.QUANTIZE] = product.quantize("f32").address
         words[CacheWord.TILE] = min(QUAD, target.level().tile)
     return words
 
@@ -185,7 +184,7 @@ class Builder:
             self._segment(segment, piece, panels, after, pieces[0].number)
         near = nodes.table()
         rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
-        table = chunks.cut(tuple(-(-count // ROWS) for count in rows), self.threads, near is not None).copy()
+        table = thread_pool.cut(tuple(-(-count // ROWS) for count in rows), self.threads, near is not None).copy()
         table[:, 0] = address(segments) + table[:, 0] * segments.strides[0]
         fills = panels.fills(columns)
         self._keep += [segments, fills, pieces, before, after, table, near]
@@ -362,9 +361,9 @@ def _kind(weight: Packed | FloatRows) -> tuple[int, int]:
 def _fill(kind: _Kind, panel: int, columns: int, tile: int, at: int) -> list[int]:
     """Return the words that fill row ``at`` of a panel at that offset: see ``FILL_WORDS``."""
     if kind == _FLOATS:
-        return [activations.keep.address, panel, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS, 0]
+        return [product.keep.address, panel, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS, 0]
     words = [0, 0, 1, 0, tile, kind[1], kind[0], 0, columns // UNIT, at]
-    return [activations.quantize("f32").address, panel, *words]
+    return [product.quantize("f32").address, panel, *words]
 
 
 def _float_call(weight: FloatRows, result: int, panel: int) -> list[int]:

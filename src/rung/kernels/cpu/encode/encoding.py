@@ -153,7 +153,7 @@ def _kernel(fmt: Format) -> Any:
 
 def _run(kernel: Any, threads: int, *words: Array | int | None) -> None:
     """Runs a kernel; of arrays the address, of None 0."""
-    from rung.kernels.cpu.parallel import run
+    from rung.kernels.cpu.thread_pool import run
 
     numbers = [each.ctypes.data if isinstance(each, np.ndarray) else each or 0 for each in words]
     run(kernel.address, [0, *numbers], threads)

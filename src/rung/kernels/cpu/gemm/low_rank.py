@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rung.formats.codec import Floats
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.thread_pool import run
 from rung.kernels.isa.generic import call_eight, fetch_add, load, multiply, read_float, read_int, store, write_float
 from rung.kernels.isa.rows import dots, mix, row_width
 

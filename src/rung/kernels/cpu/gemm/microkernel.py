@@ -21,9 +21,24 @@ from numba.extending import intrinsic
 
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
-from rung.kernels.isa import halves
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import F16, F32, I8, I32, I64, constant, load, opaque, plus, prefetch, splat, store
+from rung.kernels.isa.emit import (
+    F16,
+    F32,
+    I8,
+    I32,
+    I64,
+    INT,
+    VOID,
+    constant,
+    load,
+    opaque,
+    plus,
+    prefetch,
+    splat,
+    store,
+    widen,
+)
 from rung.kernels.isa.products import (
     Codes,
     FlippedCodes,
@@ -37,7 +52,6 @@ from rung.kernels.isa.products import (
     split,
     store_flipped,
 )
-from rung.kernels.isa.vector import INT, VOID
 
 Value = ir.Value
 
@@ -187,8 +201,8 @@ class Tile:
             return []
         if layout.scale == "f32":
             return [self.read(p, 0, F32)]
-        scale = halves.widen(b, self.read(p, 0, F16))
-        return [scale, b.fneg(halves.widen(b, self.read(p, 32, F16)))] if layout.minimum else [scale]
+        scale = widen(b, self.read(p, 0, F16))
+        return [scale, b.fneg(widen(b, self.read(p, 32, F16)))] if layout.minimum else [scale]
 
 
 @contextmanager

@@ -17,16 +17,90 @@ import numpy.typing as npt
 
 from rung.kernels.cpu import target
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel, per_level
-from rung.kernels.cpu.gemm.activations import quantize
+from rung.kernels.cpu.decode.elementwise import copy
 from rung.kernels.cpu.gemm.microkernel import flip_block, multiply_groups, panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import LAYOUTS, UNIT, Layout
-from rung.kernels.cpu.pack.mapped import fill_scratch
-from rung.kernels.cpu.pack.packing import Packed
-from rung.kernels.cpu.parallel import run, run_program
-from rung.kernels.cpu.thread_pool import Program
+from rung.kernels.cpu.pack.packing import Packed, fill_scratch
+from rung.kernels.cpu.thread_pool import Program, run, run_program
 from rung.kernels.isa.generic import fetch_add, write_int
-from rung.kernels.isa.registers import load_first_f32, store_first_bf16, store_first_f16
-from rung.kernels.isa.scalar import call_address, read_i64
+from rung.kernels.isa.registers import (
+    add_i32,
+    largest_magnitude,
+    load_bf16,
+    load_f16,
+    load_f32,
+    load_first_f32,
+    mul_f32,
+    splat_f32,
+    store_activations,
+    store_first_bf16,
+    store_first_f16,
+    sum_i32,
+    to_i32,
+)
+from rung.kernels.isa.scalar import call_address, read_i64, write_f32, write_u32
+
+_SMALLEST = np.float32(2.0**-100)
+
+
+@per_level
+def quantize(dtype: str) -> Kernel:
+    """The kernel for activations in f32, f16 or bf16.
+
+    ``f(x, stride, rows, panel, tile, parts, offset, first, last, at)`` quantizes columns [32 first, 32 last) of
+    ``rows`` rows into the rows from ``at`` on of a panel of ``tile`` rows. ``x`` is the address of the first row,
+    ``stride`` the bytes between rows, ``panel`` the panel's. Other rows of the panel stay as they are. A row with NaN
+    or Inf in a unit makes that unit NaN.
+    """
+    f32, f16 = dtype == "f32", dtype == "f16"  # numbers: a kernel that holds an instruction is never found on disk
+    size = 4 if f32 else 2
+
+    @kernel(10)
+    def run(x, stride, rows, panel, tile, parts, offset, first, last, at):
+        step = tile * (36 + 4 * parts)
+        for unit in range(first, last):
+            codes = panel + unit * step
+            scales = codes + 32 * tile
+            sums = scales + 4 * tile
+            for row in range(at, at + rows):
+                scale = np.float32(0)
+                inverse = splat_f32(np.float32(0))
+                source = x + 32 * size * unit + (row - at) * stride
+                if f32:
+                    u, v = load_f32(source), load_f32(source + 64)
+                elif f16:
+                    u, v = load_f16(source), load_f16(source + 32)
+                else:
+                    u, v = load_bf16(source), load_bf16(source + 32)
+                largest = largest_magnitude(u, v)
+                if not largest < _SMALLEST:
+                    scale = largest / np.float32(127)
+                    inverse = splat_f32(np.float32(127) / largest)
+                a, b = to_i32(mul_f32(u, inverse)), to_i32(mul_f32(v, inverse))
+                store_activations(codes, tile, row, 0, a)
+                store_activations(codes, tile, row, 1, b)
+                write_f32(scales + 4 * row, scale)
+                if parts == 1:
+                    low, high = sum_i32(add_i32(a, b)), 0
+                else:
+                    low, high = sum_i32(a), sum_i32(b)
+                if offset:
+                    write_u32(sums + 4 * row, -offset * low)
+                    if parts == 2:
+                        write_u32(sums + 4 * (tile + row), -offset * high)
+                else:
+                    write_f32(sums + 4 * row, scale * np.float32(low))
+                    if parts == 2:
+                        write_f32(sums + 4 * (tile + row), scale * np.float32(high))
+
+    return run
+
+
+@kernel(10)
+def keep(x, stride, rows, panel, tile, parts, offset, first, last, at):
+    """Copies columns [16 first, 16 last) of one row of float32 to a panel; called as those of ``quantize`` are."""
+    copy(panel + 64 * first, x + 64 * first, 16 * (last - first))
+
 
 #: Bytes of 16 rows below which one row of activations meets one group at a time: memory is then read in one piece. Two
 #: short pieces end before the prefetcher has learnt them: with rows of 18 kB, 31 became 36 GB/s (AVX2, two threads).

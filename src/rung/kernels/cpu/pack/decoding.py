@@ -90,7 +90,7 @@ def compiled_kernel(family: str, dtype: str = "f32") -> Run | None:
     if importlib.util.find_spec("numba") is None or not target.features():
         return None
     from rung.kernels.cpu.pack.decoding_kernels import decode_blocks, decode_groups
-    from rung.kernels.cpu.parallel import run
+    from rung.kernels.cpu.thread_pool import run
 
     return lambda words, threads: run(
         (decode_blocks(dtype) if family == "codebook4" else decode_groups).address, words, threads

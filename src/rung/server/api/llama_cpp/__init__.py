@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from rung.core.version import __version__
-from rung.server.api.llama_cpp import completion, lora, slots
+from rung.server.api.llama_cpp import completion, slots
 from rung.server.api.openai_chat import Message, continues
 from rung.server.api.openai_fields import MOST_MESSAGES, TemplateKwargs
 from rung.server.api.tools import Tool
@@ -107,7 +107,7 @@ async def props(call: Call) -> Response:
 
 ENDPOINTS = (
     *completion.ENDPOINTS,
-    *lora.ENDPOINTS,
+    *slots.LORA_ENDPOINTS,
     *slots.ENDPOINTS,
     post("/tokenize", TokenizeRequest, tokenize),
     post("/detokenize", DetokenizeRequest, detokenize),

@@ -24,8 +24,7 @@ from rung.server.api.openai_fields import (
     named_slot,
     schema_grammar,
 )
-from rung.server.api.shared.prompts import Prompts, prompts_of
-from rung.server.api.shared.reports import progress, selected, settings, timings
+from rung.server.api.shared import Prompts, progress, prompts_of, selected, settings, timings
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import Stream, event, json_response
 from rung.server.protocol import Delta, Finished, Generate, Grammar, Infill, PromptRead

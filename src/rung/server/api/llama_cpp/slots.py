@@ -1,4 +1,4 @@
-"""llama.cpp's slots: what is computed in each, and what they have computed, saved, restored and erased."""
+"""llama.cpp's slots and its list of adapters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from rung.server.api.openai_fields import LoraScale, lora_scales
 from rung.server.errors import ApiError
 from rung.server.http import json_response, read_json
 from rung.server.protocol import ActOnSlot, Counts, Stats
-from rung.server.service import Call, Endpoint
+from rung.server.service import Call, Endpoint, post
 
 #: Decimal places of the number of a slot, at most.
 _MOST_DIGITS = 6
@@ -71,4 +72,33 @@ def _check_name(name: str) -> None:
 ENDPOINTS = (
     Endpoint("GET", "/slots", show_slots),
     Endpoint("POST", "/slots/{id_slot}", act_on_slot),
+)
+
+
+async def show_adapters(call: Call) -> Response:
+    """List the adapters of the first model, with their scales in answers that name none."""
+    _, engine = call.service.engine(None)
+    known = await engine.wait_ready()
+    scales = dict(enumerate(scale for _, scale in known.adapters)) if engine.adapters is None else engine.adapters
+    listed = [
+        {"id": number, "path": path, "scale": scales.get(number, 0.0)}
+        for number, (path, _) in enumerate(known.adapters)
+    ]
+    return json_response(listed)
+
+
+async def scale_adapters(call: Call, body: list[LoraScale]) -> Response:
+    """Set the scales of the adapters of the first model from now on; those that are not named have none."""
+    _, engine = call.service.engine(None)
+    known = await engine.wait_ready()
+    if wrong := [each.id for each in body if each.id >= len(known.adapters)]:
+        message = f"There is no adapter {wrong[0]}: there are {len(known.adapters)}."
+        raise ApiError(400, message, param="id", code="invalid_value")
+    engine.adapters = lora_scales(body)
+    return json_response({"success": True})
+
+
+LORA_ENDPOINTS = (
+    Endpoint("GET", "/lora-adapters", show_adapters),
+    post("/lora-adapters", list[LoraScale], scale_adapters),
 )

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from rung.server.api.chat_parser import ChatParser, parse, parser_of
 from rung.server.api.responses.fields import InputTokensRequest, Item, ResponsesRequest, to_messages
 from rung.server.api.responses.output import Event, Output, new_item_id
-from rung.server.api.shared.reports import progress, timings
+from rung.server.api.shared import progress, timings
 from rung.server.errors import ApiError, openai_error
 from rung.server.http import Stream, event, json_response
 from rung.server.protocol import Delta, Encode, Finished, PromptRead

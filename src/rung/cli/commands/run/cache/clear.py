@@ -17,7 +17,7 @@ def clear(
     """Take away what earlier prompts left in the folders of --prefix-cache, and nothing else that lies there."""
     from rung.core.errors import UsageError
     from rung.core.text import count, size
-    from rung.engine.scheduling.prefix_folders import clear_folder, known_folders
+    from rung.engine.scheduling.prefix_files import clear_folder, known_folders
 
     if folder is not None and not folder.is_dir():
         raise UsageError(f"{folder} is no folder.", [], ["rung cache list"], code="file-unreadable")

@@ -8,8 +8,7 @@ import typer
 def list() -> None:
     """List the folders of --prefix-cache that were used on this machine."""
     from rung.core.text import count, size
-    from rung.engine.scheduling.prefix_files import list_files
-    from rung.engine.scheduling.prefix_folders import known_folders
+    from rung.engine.scheduling.prefix_files import known_folders, list_files
 
     folders = known_folders()
     for folder in folders:

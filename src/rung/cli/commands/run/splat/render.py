@@ -43,11 +43,10 @@ def render(
     import functools
 
     from rung.cli.commands.run.splat.device import on_device
-    from rung.cli.views.progress import bar
+    from rung.cli.views.output import bar
     from rung.core.text import count
     from rung.splats.cameras import chosen
-    from rung.splats.render import color
-    from rung.splats.render_files import draw_all
+    from rung.splats.render import color, draw_all
     from rung.splats.trained import trained
 
     run = trained(source)

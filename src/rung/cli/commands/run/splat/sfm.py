@@ -29,11 +29,11 @@ def sfm(
     Nothing is downloaded. Of a video the sharpest frames are taken.
     """
     from rung.core.text import count
-    from rung.engine import process_memory
+    from rung.engine import planning
     from rung.splats.scenes.sfm import reconstruct
 
     notify = (lambda text: None) if quiet else note
-    found = reconstruct(images, out, max_images=max_images, threads=process_memory.threads(threads), note=notify)
+    found = reconstruct(images, out, max_images=max_images, threads=planning.compute_threads(threads), note=notify)
     if json:
         print_json({"scene": str(out), **found._asdict()})
     elif not quiet:

@@ -1,1 +1,0 @@
-"""Devices as a list, a screen and a verdict."""

@@ -1,1 +1,0 @@
-"""Answers of ``rung explain`` as text and HTML."""

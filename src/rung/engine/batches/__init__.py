@@ -1,1 +1,0 @@
-"""Many prompts at once: ``generate_many``, and files of prompts that are answered line by line."""

@@ -1,1 +1,0 @@
-"""Kernels of encoders of texts: what lies between the products of a layer, and attention without a mask."""

@@ -1,1 +1,0 @@
-"""Fields that several families of endpoints have in common."""

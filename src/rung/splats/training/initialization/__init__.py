@@ -1,1 +1,0 @@
-"""The splats that training begins with."""
