@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.hardware.trees import tree
 
-from rung.core import files
+from rung.core import pages
 from rung.kernels.cpu.pack.layouts import HUGE
 from rung.kernels.cpu.pack.packing import empty
 
@@ -27,7 +27,7 @@ from rung.kernels.cpu.pack.packing import empty
 def test_huge_pages_are_taken_up_to_2_mb(tmp_path, size, advice):
     if size is not None:
         tree(tmp_path, {"sys/kernel/mm/transparent_hugepage/hpage_pmd_size": size})
-    assert files.huge_advice(HUGE, tmp_path) == getattr(mmap, advice)
+    assert pages.huge_advice(HUGE, tmp_path) == getattr(mmap, advice)
 
 
 @pytest.mark.parametrize("page", [4096, 16384, 65536])
@@ -38,8 +38,8 @@ def test_only_whole_pages_within_are_released(monkeypatch, page):
 
     calls = []
     monkeypatch.setattr(mmap, "PAGESIZE", page)
-    files.release(Mapped(), 1, 3 * page + 1)
-    files.release(Mapped(), 1, page)
+    pages.release(Mapped(), 1, 3 * page + 1)
+    pages.release(Mapped(), 1, page)
     assert calls == [(page, 2 * page)]
 
 
@@ -59,7 +59,7 @@ def test_memory_that_is_populated_keeps_its_bytes_and_is_there():
         low = memory.ctypes.data
         mapped[5 * page] = 7
         for first, end in ((1, 3 * page - 1), (4 * page, 100 * page), (200 * page, 200 * page)):
-            files.populate(low + first, low + end)
+            pages.populate(low + first, low + end)
         there = np.zeros(size // page, np.uint8)
         assert (
             ctypes.CDLL(None).mincore(

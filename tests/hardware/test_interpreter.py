@@ -7,7 +7,7 @@ import pytest
 
 from rung.core.errors import RungError
 from rung.engine import planning
-from rung.hardware.cpu_features import require_supported, without_wheels
+from rung.hardware.interpreter import require_supported, without_wheels
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from rung import formats
 from rung.core import text
 from rung.core.types import Level
-from rung.formats.grades import grade
+from rung.formats.table import grade
 from rung.hardware import catalog
 from rung.hardware.catalog import llama_cpp
 from rung.models.lookup import find_outline

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.datastructures import Headers
 
 from rung.core.errors import UsageError
-from rung.server import connection, gate
+from rung.server import gate, http
 from rung.server.api import ENDPOINTS
 from rung.server.app import App
 from rung.server.errors import ApiError
@@ -240,7 +240,7 @@ def test_chunks_without_end_are_refused(unlocked):
 def test_heads_have_a_limit_in_bytes_and_seconds(unlocked, monkeypatch):
     """CVE-2025-48956: a head of any size."""
     assert b" 400 " in send(unlocked, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 2**20 + b"\r\n\r\n")
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http, "HEAD_SECONDS", 0.3)
     with socket.create_connection(("127.0.0.1", unlocked), 10) as client:
         begun = time.monotonic()
         with contextlib.suppress(ConnectionError):

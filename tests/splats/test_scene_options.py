@@ -14,7 +14,7 @@ from rung.core.errors import BadFile, RungError, UnsafeFile
 from rung.splats import scene
 from rung.splats.photographs import Photographs
 from rung.splats.scenes import archive
-from rung.splats.scenes.points import points_of
+from rung.splats.scenes.colmap import points_of
 from tests.splats.test_scenes import CAMERA, NAMES, binary, check, held, pictures, text
 from tests.support.devices import fresh_cache
 

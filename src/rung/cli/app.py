@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rung import cli
 from rung.cli import interrupts
-from rung.hardware import cpu_features
+from rung.hardware import interpreter
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,7 +40,7 @@ def _main(arguments: Sequence[str] | None) -> None:
     words = [argument for argument in words[:own] if argument != "--debug"] + words[own:]
     cli.typed = ("rung", *words)
     try:
-        cpu_features.require_supported(sys.byteorder)
+        interpreter.require_supported(sys.byteorder)
         interrupts.listen(watch=arguments is None and words[:1] != ["exec"])  # what exec runs hears it itself
         if words[:1] == ["exec"]:
             _execute(words[1:])

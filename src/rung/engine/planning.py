@@ -15,7 +15,7 @@ from rung.core.errors import SoftwareMissing, UnknownDevice, UsageError
 from rung.core.settings import THREADS
 from rung.core.types import Device, Level, Plan, Proof
 from rung.hardware import detect, thread_count
-from rung.hardware.cpu_features import without_wheels
+from rung.hardware.interpreter import without_wheels
 from rung.hardware.json_cache import how_often
 from rung.hardware.select import catalog_device, select_groups
 from rung.models.card import ModelCard

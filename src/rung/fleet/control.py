@@ -25,9 +25,9 @@ from rung.fleet.keys.folder import Folder
 from rung.fleet.keys.join_tokens import JoinTokens
 from rung.fleet.messages import BatchAnswer, BatchRequest, FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
 from rung.fleet.work.answering import answer
-from rung.server.connection import Protocol as HttpProtocol
 from rung.server.engines import Engine
 from rung.server.errors import ApiError
+from rung.server.http import Protocol as HttpProtocol
 from rung.server.http import json_response, read_json, unless_gone
 
 #: Connections at most: several batches of 256 requests under way, and the nodes.

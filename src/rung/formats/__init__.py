@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rung.formats.table import FORMATS, get, gguf_number, gguf_type, next_better, part_name, parts, short_name
 
 if TYPE_CHECKING:
-    from rung.formats.codec import Encoded
+    from rung.formats.codec import Encoded, sqnr
     from rung.formats.coding import convert, decode, encode, layout, weighs
-    from rung.formats.quality import sqnr
     from rung.formats.stacking import alike, common, stacked, stacked_format
 
 __all__ = [

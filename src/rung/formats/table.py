@@ -272,3 +272,18 @@ def next_better(fmt: Format, columns: int) -> Format:
         return fmt
     better = [f for f in _GGUF.values() if f.encodes and f.divides(columns) and f.floor_db >= fmt.floor_db]
     return min(better, key=lambda f: (f.bits, -f.floor_db))
+
+
+#: The least SQNR in dB of a grade.
+_GRADES = ((34.5, "hard to tell"), (25.0, "slight"), (18.0, "noticeable"), (13.5, "clear loss"))
+
+
+def grade(error_db: float) -> str:
+    """Return the quality of weights with that SQNR against the stored ones.
+
+    >>> grade(math.inf), grade(45.0), grade(28.5), grade(22.5), grade(16.8), grade(10.1)
+    ('as stored', 'hard to tell', 'slight', 'noticeable', 'clear loss', 'poor')
+    """
+    if math.isinf(error_db):
+        return "as stored"
+    return next((words for least, words in _GRADES if error_db >= least), "poor")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rung.core.files import release_range
+from rung.core.pages import release_range
 
 _MAPS = Path("/proc/self/maps")
 #: The same, with what is resident of each and what of that was changed: slower to read.

@@ -14,7 +14,7 @@ import numpy as np
 
 from rung import formats
 from rung.core.errors import BadFile
-from rung.core.files import release
+from rung.core.pages import release
 from rung.formats import Encoded
 from rung.models import checkpoints
 from rung.models.card import ModelCard, Piece, Tensor

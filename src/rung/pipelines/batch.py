@@ -12,7 +12,7 @@ from types import UnionType
 from rung.core.errors import BadFile, DiskFull, UsageError
 from rung.core.files import FULL
 from rung.core.text import quoted
-from rung.pipelines.settings import Settings
+from rung.pipelines.folders import Settings
 
 #: The fields that a line of the file may set beside its prompt: their types, the least value and the largest.
 _FIELDS: Mapping[str, tuple[type | UnionType, float, float]] = {

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.settings import OFFLINE
 from rung.core.text import quoted
+from rung.core.value import Value
 from rung.models import catalog
 from rung.models.hub import Listing, Progress, fetch, listing
 from rung.models.locate import repository_of
 from rung.models.lookup import DEMO, find_here
 from rung.models.networks.pipeline import INDEX
 from rung.models.store import starters
+
+
+@dataclass(frozen=True)
+class Settings(Value):
+    """Hold what is made; None: as the pipeline has it. ``size`` is (width, height) in pixels."""
+
+    prompt: str
+    negative: str | None = None
+    frames: int | None = None
+    size: tuple[int, int] | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    seed: int = 0
+    scheduler: str | None = None
+
+    def chosen(self) -> dict[str, Any]:
+        """Return those that were chosen, for the file."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    told = chosen  # its name in 0.1
+
 
 #: Commands with names that are there on the hub.
 _EXAMPLES = (

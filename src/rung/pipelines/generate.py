@@ -21,7 +21,7 @@ from rung.hub.diffusers.pipelines import Folder, Perform, quiet, scheduler, stan
 from rung.models.networks.pipeline import phases_of
 from rung.pipelines import validate
 from rung.pipelines.execute import Performance, Progress
-from rung.pipelines.settings import Settings as Settings
+from rung.pipelines.folders import Settings as Settings
 from rung.pipelines.trace import Rehearsal
 from rung.pipelines.weights import check_files, fill_buffers
 from rung.planning.pipeline import Network, PhasesPlan, plan_phases, with_runtime

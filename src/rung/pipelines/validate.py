@@ -13,7 +13,7 @@ from typing import Any
 
 from rung.core.errors import RungError, UsageError
 from rung.core.text import size as sized
-from rung.pipelines.settings import Settings
+from rung.pipelines.folders import Settings
 
 Size = tuple[int, int]
 #: What is made of settings: the number of frames and (width, height). It raises what the pipeline raises.

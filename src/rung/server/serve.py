@@ -20,8 +20,8 @@ from rung.server import gate, page_files
 from rung.server.admission import MOST_WAITING, Admission
 from rung.server.api import ENDPOINTS
 from rung.server.app import MOST_CONNECTIONS, App
-from rung.server.connection import Protocol
 from rung.server.engines import Pool
+from rung.server.http import Protocol
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
 from rung.server.service import Endpoint, Service

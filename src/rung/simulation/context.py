@@ -23,10 +23,10 @@ from rung.kernels.cuda.arguments import Argument
 from rung.kernels.cuda.source import Source
 from rung.run.torch_private import C, all_operators, default_device
 from rung.simulation import queries
-from rung.simulation.defects import KINDS, Defect
 from rung.simulation.dispatch import dispatch_hook, threads
 from rung.simulation.dispatch.dispatcher import Dispatch
 from rung.simulation.dispatch.patches import Patches, forget, install
+from rung.simulation.refusals import KINDS, Defect
 from rung.simulation.simulation import World
 from rung.simulation.torch_api import generators, storages
 from rung.simulation.torch_api.autocast import Autocast

@@ -19,7 +19,7 @@ from rung.kernels.cuda import fibers
 from rung.run.probes.start import TORCH_KINDS
 from rung.simulation import refusals
 from rung.simulation.allocator import Allocator, Block
-from rung.simulation.defects import Defect
+from rung.simulation.refusals import Defect
 
 #: Ids as plans have them, with the number of the card after it; a Mac has one GPU.
 _IDS = {"cuda": "cuda:{}", "rocm": "rocm:{}", "xpu": "xpu:{}", "mps": "mps"}

@@ -9,7 +9,7 @@ from rung.cli.views.output import columns
 from rung.cli.views.page import table
 from rung.core.text import rate, size
 from rung.core.types import Candidate, Plan
-from rung.formats.grades import grade
+from rung.formats.table import grade
 from rung.planning.speed import at_reading_speed
 
 HEADINGS = ("format", "computes in", "device", "memory", "tokens/s", "prompt/s", "quality", "")

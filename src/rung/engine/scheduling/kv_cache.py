@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.core.errors import ContextTooLong, OutOfMemory
-from rung.core.files import populate
+from rung.core.pages import populate
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import device_blocks, is_webgpu
 from rung.models.card import Decoder

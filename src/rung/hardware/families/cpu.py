@@ -13,7 +13,7 @@ from typing import Any
 from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import cgroup, cpu_features, topology
+from rung.hardware import cgroup, cpu_features, interpreter, topology
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 from rung.hardware.sysctl import sysctl
@@ -79,7 +79,7 @@ def identify(
 
     ``root`` holds ``proc`` and ``sys``; the other arguments stand in for this machine in tests.
     """
-    arch = cpu_features.arch(machine)
+    arch = interpreter.arch(machine)
     if system == "darwin":
         name, memory, free, flags, details = _mac(ask)
     elif system == "win32":

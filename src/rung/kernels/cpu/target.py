@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rung.core.errors import UsageError
 from rung.core.files import files_below
 from rung.core.settings import CACHE, CPU_LEVEL
-from rung.hardware import cpu_features
+from rung.hardware import cpu_features, interpreter
 
 if TYPE_CHECKING:
     from rung.kernels.isa.level import Level
@@ -120,7 +120,7 @@ def _changed(features: frozenset[str], changes: str) -> frozenset[str]:
 
 def arch() -> str:
     """The kind of processor that is compiled for: x86_64, aarch64 or another name."""
-    return cpu_features.arch()
+    return interpreter.arch()
 
 
 def converts_halves() -> bool:

@@ -30,11 +30,11 @@ from rung.kernels.webgpu import is_webgpu
 from rung.run.binding import Attention, Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
 from rung.run.probe import probe
-from rung.run.torch_device import STANDING_IN, torch_name
+from rung.run.torch_private import STANDING_IN, torch_name
 from rung.simulation.context import current
 
 Shape = tuple[int, int]
-#: Where something computes: torch's device, or the id of one of WebGPU (``rung.run.torch_device.location``).
+#: Where something computes: torch's device, or the id of one of WebGPU (``rung.run.torch_private.location``).
 Location = torch.device | str
 #: What rungs compute in, by torch's dtype.
 _SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rung.core.text import count
 from rung.core.types import Device, Format
-from rung.formats.grades import grade
+from rung.formats.table import grade
 from rung.hardware.select import Group, group_id
 from rung.planning.answers.suggestions import contexts
 from rung.planning.answers.values import Alternative, Choice

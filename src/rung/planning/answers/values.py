@@ -12,7 +12,7 @@ from typing import Any
 from rung.core.text import count, rate, size
 from rung.core.types import Device, MemoryUse, Placement, PlanFrame, Verdict
 from rung.core.value import FrozenDict, Value
-from rung.formats.grades import grade
+from rung.formats.table import grade
 from rung.hardware.catalog import llama_cpp
 from rung.models.networks.values import Outline
 from rung.models.store.starters import find as find_starter

@@ -14,7 +14,7 @@ from rung.core.text import count, quoted
 from rung.models.card import SceneCard, View
 from rung.splats.cameras import in_picture
 from rung.splats.scenes import archive, colmap, realitycapture, transforms
-from rung.splats.scenes.points import points_of
+from rung.splats.scenes.colmap import points_of
 
 #: More missing photographs than this share, and a scene is refused.
 _MISSING = 0.1

@@ -19,7 +19,7 @@ from rung.splats.cloud import C0, Cloud, Floats
 from rung.splats.files import read
 from rung.splats.files.packing import spread_bits
 from rung.splats.photographs import Photographs, Shot
-from rung.splats.scenes.points import points_of
+from rung.splats.scenes.colmap import points_of
 from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
 from rung.splats.training.trainer import Strategy

@@ -22,7 +22,7 @@ from rung.kernels.webgpu import tensor_device
 from rung.models.card import SceneCard, View
 from rung.nn.quantized import binding
 from rung.planning.request import parse_memory
-from rung.run.torch_device import location
+from rung.run.torch_private import location
 from rung.splats import demo
 from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export
@@ -30,7 +30,7 @@ from rung.splats.photographs import Photographs, as_stored, split, transparent
 from rung.splats.planning import SplatPlan, plan
 from rung.splats.render import stems
 from rung.splats.scenes import scene, sfm
-from rung.splats.scenes.points import points_of
+from rung.splats.scenes.colmap import points_of
 from rung.splats.trained import EXPORTS, SPLATS, trained
 from rung.splats.training import checkpoint
 from rung.splats.training.folder import PAGE, Interrupt, Outcome, claim, finished_before, left_free

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rung.cli.views.check.as_text import facts, llama_cpp_words, slower_why
 from rung.cli.views.page import FEW, frame, table
 from rung.core.text import rate, size
-from rung.formats.grades import grade
+from rung.formats.table import grade
 from rung.planning.check_result import Unanswered
 
 if TYPE_CHECKING:

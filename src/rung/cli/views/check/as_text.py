@@ -10,7 +10,7 @@ from rung.cli import check_scene
 from rung.cli.views.output import columns, folded
 from rung.core.text import printable, rate, size
 from rung.core.types import MemoryUse
-from rung.formats.grades import grade
+from rung.formats.table import grade
 from rung.planning.answers.sentence import full_speed, sorted_by_size
 from rung.planning.check_result import Checkpointing, Choice
 from rung.planning.pipeline import PlannedPhase

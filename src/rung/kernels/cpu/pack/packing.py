@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung import formats
-from rung.core.files import huge_advice, release
+from rung.core.pages import huge_advice, release
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.families import codebook4

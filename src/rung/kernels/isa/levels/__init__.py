@@ -8,7 +8,7 @@ import importlib
 from rung.core.errors import UsageError
 from rung.core.registry import module_names
 from rung.core.settings import CPU_LEVEL
-from rung.hardware import cpu_features
+from rung.hardware import interpreter
 from rung.kernels.isa.level import Level
 
 
@@ -24,7 +24,7 @@ def named(name: str) -> Level:
     for level in every():
         if level.name == name:
             return level
-    here = cpu_features.arch()
+    here = interpreter.arch()
     raise UsageError(
         f"{CPU_LEVEL.variable}={name} names no level of CPU instructions",
         ["levels: " + ", ".join(level.name for level in every() if any(each.arch == here for each in level.targets))],
