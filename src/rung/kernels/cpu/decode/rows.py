@@ -76,7 +76,7 @@ _ROWS_WORD, _COLUMNS, _HIDDEN, _NORMED, _SOURCE, _APART, _BEFORE, _POST_NORM, _N
     8 * word for word in list(PrepareWord)[1:11]
 )
 _FILLS, _FILL_COUNT, _PANELS = (8 * word for word in list(PrepareWord)[11:])
-#: Words of a fill: the kernel of ``activations``, the offset of its panel, and its 10 arguments.
+#: Words of a fill: the kernel of ``gemm.product``, the offset of its panel, and its 10 arguments.
 FILL_WORDS = 12
 
 
