@@ -8,7 +8,7 @@
                        ModelPool: models by name, loaded and unloaded    model_pool.py
                         │
                         ▼
-                       EngineClient: requests by id, events back         engine_client.py, engines.py       
+                       EngineClient: requests by id, events back         engine_client.py, engines.py
                         │   frames over a socketpair                     protocol.py
     ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┼ ─ ─ ─ ─ ─ a process per model ─ ─ ─ ─
                         ▼
