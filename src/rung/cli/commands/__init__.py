@@ -24,7 +24,7 @@ class Group:
 
 
 #: The groups of ``rung --help`` in order. Command ``x`` of package ``g`` is the function ``x`` of the module ``g.x``,
-#: or a package ``g.x`` whose ``COMMANDS`` names its own commands.
+#: a package ``g.x`` whose ``COMMANDS`` names its own modules, or a module ``g.x`` whose ``COMMANDS`` has its functions.
 GROUPS = (
     Group("before", "Before you run", ("check", "plan", "devices", "setup")),
     Group(
@@ -152,7 +152,11 @@ def _add(app: typer.Typer, commands: Mapping[str, str], arguments: Sequence[str]
         if hasattr(module, "COMMANDS"):
             group = _group(name, module.__doc__ or "")
             group.callback()(_nothing)
-            _add(group, {own: f"{module.__name__}.{own}" for own in module.COMMANDS}, arguments[1:])
+            if isinstance(module.COMMANDS, Mapping):
+                for own, function in module.COMMANDS.items():
+                    group.command(own)(function)
+            else:
+                _add(group, {own: f"{module.__name__}.{own}" for own in module.COMMANDS}, arguments[1:])
             app.add_typer(group)
         else:
             app.command(context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
