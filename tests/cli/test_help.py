@@ -74,19 +74,27 @@ def test_piped_tables_are_as_wide_as_what_they_hold(monkeypatch, capsys):
     assert capsys.readouterr().out == "device  notes\ncpu     f32\n"
 
 
-def _parameters():
+def _functions():
     import importlib
-    import typing
 
     for name, module in COMMANDS.items():
         loaded = importlib.import_module(module)
-        owners = [(name, loaded)]
-        if hasattr(loaded, "COMMANDS"):
-            owners = [(own, importlib.import_module(f"{module}.{own}")) for own in loaded.COMMANDS]
-        for own, owner in owners:
-            for hint in typing.get_type_hints(getattr(owner, own), include_extras=True).values():
-                for info in getattr(hint, "__metadata__", ()):
-                    yield own, info.help
+        own = getattr(loaded, "COMMANDS", None)
+        if isinstance(own, dict):
+            yield from own.items()
+        elif own:
+            yield from ((each, getattr(importlib.import_module(f"{module}.{each}"), each)) for each in own)
+        else:
+            yield name, getattr(loaded, name)
+
+
+def _parameters():
+    import typing
+
+    for name, function in _functions():
+        for hint in typing.get_type_hints(function, include_extras=True).values():
+            for info in getattr(hint, "__metadata__", ()):
+                yield name, info.help
 
 
 def test_every_option_is_described_by_a_phrase_of_its_own():
