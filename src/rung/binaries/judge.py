@@ -1,4 +1,4 @@
-"""Hold what of a library runs on a device: on which image, compiled by the driver or not, and what it lacks there."""
+"""Say what of a library runs on a device: which image runs, compiled by the driver or not, and what it lacks there."""
 
 from __future__ import annotations
 

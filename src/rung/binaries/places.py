@@ -1,4 +1,4 @@
-"""From a path or the name of a package to the libraries in it: files, folders, wheels and other zip archives.
+"""Find the libraries behind a path or the name of a package: files, folders, wheels, archives, installed packages.
 
 Nothing is unpacked to disk and nothing that was read is run. Names and sizes in archives are somebody else's claims.
 """

@@ -1,4 +1,4 @@
-"""One file, read once: its device code by the marks that it begins with, its CPU code by the headers."""
+"""Read one file once: its device code by the marks that it begins with, its CPU code by headers and instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file read once, forwards, in pieces: a member of an archive is inflated as it is read and never kept."""
+"""Read a file once, forwards, in pieces: compressed members are unpacked as they are read and never kept."""
 
 from __future__ import annotations
 

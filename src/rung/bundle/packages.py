@@ -1,4 +1,4 @@
-"""The packages that travel in a bundle: rung, and what it needs to serve and run on a CPU, as installed here."""
+"""The packages, the Python and the libraries that travel in a bundle, with their licenses."""
 
 from __future__ import annotations
 

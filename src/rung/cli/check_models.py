@@ -1,4 +1,4 @@
-"""``rung check`` without a model: which of the known models run on a device, best first."""
+"""``rung check`` without a model: which of the known models run on a device, best first, and how that is printed."""
 
 from __future__ import annotations
 

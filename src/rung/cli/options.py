@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""The options that several commands share, and what they mean for loading and answering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of tensors that are encoded apart and give the bytes of the whole together: rows depend on no others."""
+"""Encode pieces of tensors apart, which together give the bytes of the whole, and measure what encoding lost."""
 
 from __future__ import annotations
 

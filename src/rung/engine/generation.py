@@ -1,4 +1,4 @@
-"""An answer while it is computed."""
+"""An answer while it is computed: its tokens, and its text in whole characters and before a stop string."""
 
 from __future__ import annotations
 

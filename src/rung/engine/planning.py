@@ -1,4 +1,4 @@
-"""Plans for this machine: its devices with their proofs, and the wishes of a person."""
+"""Plans for this machine: its devices with their proofs, threads and memory, and the wishes of a person."""
 
 from __future__ import annotations
 

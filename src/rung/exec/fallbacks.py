@@ -1,4 +1,4 @@
-"""The rungs of one operation, below the refused one: other ways to the same values, then lower dtypes."""
+"""Other ways to the values of a refused operation: the rungs below it, lower dtypes, and pieces of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold what was done in the processes of a program, handed to the launcher through a file: a line of JSON each."""
+"""Record what was done in the processes of a program, for its launcher; environment variables that repair it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeats an operation that the device refuses one rung lower, and remembers it by operation, dtype and device."""
+"""Catch an operation that the device refuses, repeat it one rung lower, and remember it by operation and dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define what all formats share: an encoded weight, weights read a piece at a time, and the walk over blocks."""
+"""Define what all formats share: encoded weights, weights read a piece at a time, and how far off they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding and decoding weights: the codecs of all formats, and the functions that use them."""
+"""Encode and decode weights: the codecs of all formats, those of plug-ins, and the functions that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the packages that rung computes with are installed, in which version, without importing any of them."""
+"""Find the packages that rung computes with, and compilers of kernels, without importing any of them."""
 
 from __future__ import annotations
 

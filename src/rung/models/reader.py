@@ -1,4 +1,4 @@
-"""Reading a model's weights a tensor at a time, from memory-mapped files, without a copy."""
+"""Read a model's weights a tensor at a time, from memory-mapped files, without a copy; find damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a person typed to the folder of a pipeline, downloaded where it is not here yet."""
+"""Find the folder of a pipeline from what a person typed, downloading it where it is missing; its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models as endpoints know them, one and all together, wherever they are computed."""
+"""The models as endpoints know them, wherever they are computed, and what another process goes on from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies with a limit, answers that end with their client, and streams of server-sent events."""
+"""Bodies with a limit, limits of time for slow clients, and streams that end with their client."""
 
 from __future__ import annotations
 

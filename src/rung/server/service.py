@@ -1,4 +1,4 @@
-"""Give endpoints the models by name, and answers that end with their client."""
+"""Give endpoints the models by name, answers that end with their client, and earlier responses."""
 
 from __future__ import annotations
 

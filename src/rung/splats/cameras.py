@@ -1,4 +1,4 @@
-"""From where a trained scene is looked at: cameras of its run, an orbit, or those of a file. Without torch."""
+"""Cameras that look at a trained scene: those of its run, an orbit, or those of a file. Without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a trained scene, without gradients: in color, and how far away things are."""
+"""Pictures of a trained scene, without gradients, and as files: a PNG for each camera, or a video."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a run as PEFT and TRL take them."""
+"""The options of ``rung tune``, and the settings of a run as PEFT and TRL take them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer as it comes: its pieces on stdout, the progress of reading the prompt and a closing line on stderr."""
+"""Print an answer as it comes: its pieces on stdout, wrapped to the terminal; progress and a closing line on stderr."""
 
 from __future__ import annotations
 

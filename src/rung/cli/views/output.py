@@ -1,4 +1,4 @@
-"""Consoles: answers go to stdout, everything about them to stderr; plain when piped."""
+"""Consoles and progress bars: answers go to stdout, everything about them to stderr; plain when piped."""
 
 from __future__ import annotations
 

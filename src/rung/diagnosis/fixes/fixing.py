@@ -1,4 +1,4 @@
-"""Hold what to do about a cause: fixes in order, worded for the program and the device at hand."""
+"""Choose what to do about a cause: fixes by how likely they help, worded for the program and the device at hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learn which words speak for which cause, and which words and causes for which fix."""
+"""Read the labeled messages, and learn which words speak for which cause and for which fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as lines: any encoding, any size, without colors, markup and progress bars."""
+"""Logs as lines: any encoding and size, without colors and progress bars; what a system says in other languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loaded encoder: texts to embeddings."""
+"""An encoder of texts: its parts read from the files of a model, bound, and texts to embeddings with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choose what to guess in a step, and how much: from what was said before, else by a draft model."""
+"""Choose what to guess in a step, and how much: from the text so far, else by a draft model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, for every kind of file: the one class that the engine uses."""
+"""Text to token ids and back, for every kind of file, and prompts with a hole (``infill``)."""
 
 from __future__ import annotations
 

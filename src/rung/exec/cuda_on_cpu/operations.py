@@ -1,4 +1,4 @@
-"""Hold what operations on tensors of the host return lies on the host."""
+"""Operations on tensors of the host: results lie on the host; products of 16 bits; ``torch.autocast``."""
 
 from __future__ import annotations
 

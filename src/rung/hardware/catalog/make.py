@@ -1,4 +1,4 @@
-"""A device from the catalog: a product with a release of the software, as data to plan with."""
+"""Make a device from the catalog, or from a file of one's own: a product with a release of the software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How released software is published: versions, Pythons, systems, indexes, drivers, and what goes with torch."""
+"""Releases of software: what each of torch carries, and versions, Pythons, systems, indexes and drivers of all."""
 
 from __future__ import annotations
 

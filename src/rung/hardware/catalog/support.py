@@ -1,4 +1,4 @@
-"""Which released packages run on a device: their features with the reason of every no, CTranslate2's fallbacks too."""
+"""Say which released packages run on a device, with the reason of every no, and what the catalog does not know."""
 
 from __future__ import annotations
 

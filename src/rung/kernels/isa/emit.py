@@ -1,4 +1,4 @@
-"""Emit LLVM instructions: types, loads, stores, constants and calls of every level. Needs llvmlite, not Numba."""
+"""Emit LLVM instructions, and make emitters callable in compiled functions. Needs llvmlite and Numba's types."""
 
 from __future__ import annotations
 

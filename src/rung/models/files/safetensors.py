@@ -1,4 +1,4 @@
-"""Headers of safetensors files: https://huggingface.co/docs/safetensors (8 bytes of length, JSON, tensors)."""
+"""Headers of safetensors files, one or shards (https://huggingface.co/docs/safetensors: 8 bytes, JSON, tensors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration, and the stored tensors where there are some, to a component."""
+"""Make a component from a configuration and the stored tensors: its type, its roles, and what is quantized."""
 
 from __future__ import annotations
 

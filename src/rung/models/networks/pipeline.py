@@ -1,4 +1,4 @@
-"""Pipelines of diffusers: the components that ``model_index.json`` names, and the phases in which they are needed."""
+"""Pipelines of diffusers: their components, the phases in which these are needed, and sizes that are usual."""
 
 from __future__ import annotations
 

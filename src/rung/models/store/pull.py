@@ -1,4 +1,4 @@
-"""Fetching a model by name into the store: found, verified, and there whole or not at all."""
+"""Fetch a model by name into the store, found, verified, and there whole or not at all; and remove one."""
 
 from __future__ import annotations
 

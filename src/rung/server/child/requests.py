@@ -1,4 +1,4 @@
-"""A request in the terms of a model: token ids, biases of logits, variables of its chat template."""
+"""A request in the terms of a model: token ids, biases of logits, adapters, variables of its chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes replaced for a while, and put back."""
+"""Replace attributes for a while and put them back: ``torch.compile``, and answers that libraries keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages say where they lie and are copied there; DLPack hands memory on without its storage, so it is looked up."""
+"""Storages say where they lie, are copied there and come back from files; DLPack hands memory on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and events of the simulated card: everything has happened when it returns, so nothing waits."""
+"""Streams, events and graphs of the simulated card: everything has happened when it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what a tensor says of its device, and how it moves to the simulated card and back."""
+"""Tensors on the simulated card: what one says of its device, how it moves, and new ones."""
 
 from __future__ import annotations
 

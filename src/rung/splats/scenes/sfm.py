@@ -1,4 +1,4 @@
-"""Where photographs were taken, found from the photographs alone: pycolmap's SIFT, matching and mapping on the CPU."""
+"""Find where photographs were taken: pycolmap's SIFT, which look alike, matching and mapping on the CPU."""
 
 from __future__ import annotations
 

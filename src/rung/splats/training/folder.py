@@ -1,4 +1,4 @@
-"""The folder of a run: claimed once, gone on with after that; and Ctrl-C, which leaves it whole."""
+"""The folder of a run: claimed once, gone on with after that; what it has at the end, or after Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llama.cpp's slots and its list of adapters."""
+"""llama.cpp's slots: what is computed in each, saved and restored; and its list of adapters."""
 
 from __future__ import annotations
 
