@@ -193,7 +193,10 @@ def _drawn(name: str, value: Any, step: float, generator: torch.Generator, words
 
 
 def _draws(network: nn.Module, shapes: Any) -> list[Draw]:
-    """Return what is called, and with what, at steps all over a schedule. ``shapes``: the network without values."""
+    """Return the calls to make, with their arguments, at steps from the whole schedule.
+
+    ``shapes`` is the network without values.
+    """
     generator, found = torch.Generator().manual_seed(0), []
     steps = (torch.arange(2 * _DRAWS) + 0.5) / (2 * _DRAWS)
     scale = 1.0 if type(network).__name__.startswith("Flux") else _STEPS
