@@ -1,6 +1,6 @@
 """Measure KL at equal bytes: ``rung quantize --size`` beside ``llama-quantize`` with its own imatrix of the same text.
 
-    python benchmarks/quantization/equal_bytes.py ORIGINAL.gguf --llama-cpp BUILD/bin [--names Q4_0 Q4_K_M] [--judge]
+    python benchmarks/quantization/equal_bytes.py ORIGINAL.gguf --llama-cpp BUILD/bin --results FILE.json [--judge]
 
 ORIGINAL is a GGUF file in f32 or bf16 (``originals.py``). Both programs see the same text; the KL of both files is
 measured on text of the same kinds that neither saw, in exact arithmetic on the decoded weights, and with ``--judge`` by
@@ -11,14 +11,18 @@ do not divide their rows.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from mixed_texts import mixed
 
 from rung.conversion.within_budget import Budget, Calibration, budgeted
@@ -65,6 +69,7 @@ def main() -> None:
     parser.add_argument("original")
     parser.add_argument("--llama-cpp", type=Path, required=True)
     parser.add_argument("--names", nargs="+", default=NAMES)
+    parser.add_argument("--results", type=Path, required=True, help="JSON; cells that it has are not measured again")
     parser.add_argument("--judge", action="store_true")
     given = parser.parse_args()
     target.configure(2)
@@ -81,14 +86,34 @@ def main() -> None:
         call(given.llama_cpp / "llama-imatrix", "-m", given.original, "-f", text, "-o", importance, "-c", 512, "-t", 2)
         reference = Reference(card, windows(Tokenizer.from_card(card), other.read_text(), 512, _TOKENS))
         judge = Judge(given.llama_cpp, given.original, other, folder) if given.judge else None
-        ratios = [cell(name, given, folder, importance, found, reference, judge) for name in given.names]
+        known = json.loads(given.results.read_text()) if given.results.exists() else {}
+        for name in given.names:
+            if name not in known:
+                known[name] = cell(name, given, folder, importance, found, reference, judge)
+                given.results.write_text(json.dumps(known))
+        cells = [known[name] for name in given.names]
+    ratios = [ours / theirs for _, theirs, ours in cells]
     print(f"largest ratio {max(ratios):.2f} (bar 0.70), median {median(ratios):.2f} (bar 0.55)")
+    print_fewer(given.names, cells)
+
+
+def print_fewer(names: Sequence[str], cells: Sequence[tuple[int, float, float]]) -> None:
+    """Print by how much smaller rung's files are at the KL of llama-quantize's: between rung's own files of the other
+    sizes, whose logarithm of KL is taken for straight. Where these end it says so."""
+    points = sorted((math.log(ours), size) for size, _, ours in cells)
+    logarithms, sizes = zip(*points, strict=True)
+    parts = []
+    for name, (size, theirs, _) in zip(names, cells, strict=True):
+        inside = math.log(theirs) <= logarithms[-1]
+        parts.append(1 - float(np.interp(math.log(theirs), logarithms, sizes)) / size)
+        print(f"{name}: {parts[-1]:.1%} fewer bytes at its KL" + ("" if inside else ", or more"))
+    print(f"median {median(parts):.1%} fewer (bar 10 %)")
 
 
 def cell(
     name: str, given: Any, folder: Path, importance: Path, found: Calibration, reference: Reference, judge: Judge | None
-) -> float:
-    """Print one row and return the ratio of both KL."""
+) -> tuple[int, float, float]:
+    """Print one row and return the bytes and both KL."""
     theirs, ours = folder / f"{name}-llama.gguf", folder / f"{name}-rung.gguf"
     call(given.llama_cpp / "llama-quantize", "--imatrix", importance, given.original, theirs, name, 2)
     job, choice = budgeted(found, Budget(size=theirs.stat().st_size), {})
@@ -103,7 +128,7 @@ def cell(
     print(f"{words}{expected}, ratio {kl[1] / kl[0]:.2f}{judged}; {plain} of {matrices} no K-quants", flush=True)
     for file in (theirs, ours):
         file.unlink()
-    return kl[1] / kl[0]
+    return job.file_bytes, kl[0], kl[1]
 
 
 if __name__ == "__main__":

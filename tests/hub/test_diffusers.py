@@ -113,3 +113,52 @@ def test_a_fresh_process_needs_only_import_rung(folder, tmp_path):
     """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout.split() == ["QuantLinear"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return saved("stable_diffusion", tmp_path_factory.mktemp("pipelines") / "sd")
+
+
+def answers(model, name):
+    """What a network says of inputs that no choice was made by."""
+    torch.manual_seed(7)
+    x = {"sample": torch.randn(2, 4, 16, 16), "encoder_hidden_states": torch.randn(2, 9, 64), "timestep": 321}
+    if name == "latte":
+        return result(model)
+    with torch.no_grad():
+        return model.eval()(**x).sample
+
+
+@pytest.mark.parametrize("name", ["latte", pytest.param("stable_diffusion", marks=pytest.mark.slow)])
+def test_a_budget_of_error_and_of_bytes(name, folder, pictures, tmp_path, monkeypatch):
+    """A DiT and a UNet: the KL of Gaussians as wide as the answers is half of their relative squared error."""
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    home, part = (folder, "transformer") if name == "latte" else (pictures, "unet")
+    kind = TRANSFORMER if name == "latte" else diffusers.UNet2DConditionModel
+    want = answers(kind.from_pretrained(home, subfolder=part), name)
+    config = rung.QuantizationConfig(max_kl=5e-5)
+    model = kind.from_pretrained(home, subfolder=part, quantization_config=config)
+    assert config.max_kl == 5e-5  # the next model with it chooses anew
+    found = model.config.quantization_config
+    assert 5e-6 < found.expected_kl <= 5e-5
+    assert len({layer.stored.format.name for layer in model.modules() if isinstance(layer, QuantLinear)}) > 1
+    assert 0.5 * relative(answers(model, name), want) ** 2 == pytest.approx(found.expected_kl, rel=0.7)
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(answers(kind.from_pretrained(tmp_path / "saved"), name), answers(model, name))
+    bytes_of = (tmp_path / "saved" / "diffusion_pytorch_model.safetensors").stat().st_size
+    most = bytes_of - 1000
+    smaller = rung.QuantizationConfig(size=most)
+    model = kind.from_pretrained(home, subfolder=part, quantization_config=smaller)
+    model.save_pretrained(tmp_path / "smaller")
+    assert (tmp_path / "smaller" / "diffusion_pytorch_model.safetensors").stat().st_size <= most
+    assert model.config.quantization_config.expected_kl > found.expected_kl
+
+
+def test_budgets_that_a_network_refuses(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match="judged on inputs"):
+        load(folder, quantization_config=rung.QuantizationConfig(max_kl=0.1, text="a.txt"))
+    with pytest.raises(UsageError, match="No mixture is so small") as refused:
+        load(folder, quantization_config=rung.QuantizationConfig(size=2000))
+    assert refused.value.ways_out[0].startswith("size=")

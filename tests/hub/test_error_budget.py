@@ -102,6 +102,16 @@ def test_a_body_alone_gets_the_same_formats(home):
         assert torch.equal(one.mlp.up_proj.stored.decode(), other.mlp.up_proj.stored.decode())
 
 
+def test_what_formats_cost_is_kept_for_the_next_budget(home):
+    labels: list[str] = []
+    card = open_card(home / "tied-False")
+    found = [Calibration(card, home / "text.txt", 1, lambda label, *_: labels.append(label)) for _ in range(2)]
+    first = found[0].options
+    labels.clear()
+    assert found[1].options == first
+    assert not labels
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -137,3 +147,27 @@ def test_networks_that_rung_does_not_build_are_refused(tmp_path):
     with pytest.raises(RungError) as refused:
         load(tmp_path, max_kl=0.1)
     assert "gpt_neox" in str(refused.value)
+
+
+def test_an_encoder_is_judged_by_its_answers(home, tmp_path):
+    """T5 is none of the networks that rung's decoder builds, and answers with numbers."""
+    from transformers import T5Config, T5EncoderModel
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=200, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4)
+    T5EncoderModel(config).save_pretrained(tmp_path / "t5")
+    words = torch.randint(200, (3, 40))
+    with torch.no_grad():
+        want = T5EncoderModel.from_pretrained(tmp_path / "t5").eval()(words).last_hidden_state
+        model = load(tmp_path / "t5", T5EncoderModel, max_kl=5e-4)
+        layers = [each for each in model.modules() if hasattr(each, "stored")]
+        for each in layers:
+            each.exact = True
+        answer = model(words).last_hidden_state
+    expected = model.config.quantization_config.expected_kl
+    assert len({each.stored.format.name for each in layers}) > 1
+    assert 5e-5 < expected <= 5e-4
+    error = 0.5 * float((answer - want).square().sum() / want.square().sum())
+    assert error == pytest.approx(expected, rel=0.7)
+    with pytest.raises(UsageError, match="judged on inputs"):
+        load(tmp_path / "t5", T5EncoderModel, max_kl=5e-4, text="a.txt")

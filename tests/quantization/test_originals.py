@@ -57,5 +57,22 @@ def test_a_wider_model_computes_nearly_the_same(monkeypatch):
         nearly = widening.widened(model, 96, 0).eval()(ids).logits
         assert 1e-3 < (nearly - before).norm() / before.norm() < 0.3
         monkeypatch.setattr(widening, "QUIET", 0.0)
-        exact = widening.widened(model, 96, 0).eval()(ids).logits
-    assert (exact - before).norm() / before.norm() < 1e-5
+        exact = widening.widened(model, 96, 0).eval()
+        assert (exact(ids).logits - before).norm() / before.norm() < 1e-5
+    assert all(float((values == 0).float().mean()) < 0.01 for values in exact.parameters())
+
+
+def test_no_dimension_of_a_wider_model_follows_from_the_others():
+    """Where one did, errors of rounding could hide in it, as they cannot in a model that was trained at that width."""
+    import widening
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=300, hidden_size=72, intermediate_size=96, num_hidden_layers=3, num_attention_heads=9,
+        num_key_value_heads=3, tie_word_embeddings=True,
+    )  # fmt: skip
+    wide = widening.widened(LlamaForCausalLM(config).eval(), 96, 0).eval()
+    with torch.no_grad():
+        states = wide(torch.randint(300, (4, 100)), output_hidden_states=True).hidden_states
+    for each in states:
+        assert torch.linalg.matrix_rank(each.flatten(0, 1), rtol=1e-3) == 96

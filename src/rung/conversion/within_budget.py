@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from rung import formats
 from rung.conversion.checkpoint_layouts import aliases, lossless
 from rung.conversion.job import Job
 from rung.conversion.quantize import quantizing
@@ -30,6 +32,7 @@ from rung.models.files.gguf import pair
 from rung.planning.gguf_mixtures import MIXTURES
 from rung.quantization import text as texts
 from rung.quantization.budget import (
+    CANDIDATES,
     Choice,
     Cost,
     Option,
@@ -58,6 +61,8 @@ _PARTS = 5
 _PICTURED = 512
 #: Bytes by which metadata of files differ.
 _SPARE = 1024
+#: Changes with how weights are rounded and expectations corrected: options of earlier runs are then found anew.
+_VERSION = 1
 #: Where metadata of GGUF says what was measured.
 _KEY = "rung.quantization"
 
@@ -132,9 +137,21 @@ class Calibration:
 
     @functools.cached_property
     def options(self) -> Mapping[str, tuple[Option, ...]]:
-        """Return the options of each matrix, by role."""
-        options = options_of(self.card, self.rounder, self.progress)
-        return corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
+        """Return the options of each matrix, by role; those of an earlier run where there are any."""
+        digest = hashlib.sha256(f"{_VERSION} {', '.join(CANDIDATES)}".encode() + self.corrected_by.numpy().tobytes())
+        path = self.rounder.statistics.folder / f"options-{digest.hexdigest()[:16]}.json"
+        if not path.exists():
+            options = options_of(self.card, self.rounder, self.progress)
+            found = corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
+            listed = {role: [(one.format.name, one.divergence) for one in each] for role, each in found.items()}
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(listed))
+            part.replace(path)
+        shapes, known = {tensor.role: tensor.shape for tensor in matrices(self.card)}, json.loads(path.read_text())
+        named = {role: [(formats.get(name), kl) for name, kl in each] for role, each in known.items()}
+        return {
+            role: tuple(Option(fmt, fmt.bytes(shapes[role]), kl) for fmt, kl in each) for role, each in named.items()
+        }
 
 
 def budgeted(

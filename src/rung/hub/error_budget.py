@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rung import formats
-from rung.core.errors import UsageError
+from rung.core.errors import RungError, UsageError
 from rung.core.text import did_you_mean, matches, parse_size
 from rung.core.types import Format
 from rung.formats import Encoded
@@ -54,6 +54,19 @@ def check_budget(format: str | None, max_kl: float | None, size: int | str | Non
         raise UsageError(f"size={size!r}: {error}", (), ['size="120MB"'], code="value-out-of-range") from error
 
 
+def answers_numbers(model: Any, files: Iterable[str]) -> bool:
+    """Return whether a model answers with numbers and no KL of tokens tells its error: one that generates nothing, and
+    is no body of a language model that rung's decoder builds."""
+    generates = getattr(model, "can_generate", None)
+    first = next(iter(files), None)
+    if first is None or generates is None or generates():
+        return False
+    try:
+        return not hasattr(open_card(Path(first).parent), "decoder")
+    except RungError:
+        return True
+
+
 def choose(model: Any, config: Any, files: Iterable[str]) -> Rounding:
     """Put the mixture that a budget allows into the config, and return a function that rounds weights for the text.
 
@@ -67,12 +80,12 @@ def choose(model: Any, config: Any, files: Iterable[str]) -> Rounding:
     target.configure(threads)
     text = None if config.text is None else Path(config.text)
     fixed = _fixed(card, config)
-    with _plain_torch():
+    with plain_torch():
         found = search.Calibration(card, text, threads, lambda label, done, total: None)
         try:
             job, choice = search.budgeted(found, budget, fixed, "rung")
         except UsageError as error:
-            raise UsageError(error.cause, error.facts, map(_as_argument, error.ways_out), code=error.code) from error
+            raise UsageError(error.cause, error.facts, map(as_argument, error.ways_out), code=error.code) from error
     settings = json.loads(job.small["config.json"])["quantization_config"]
     names = [name for name, layer in model.named_modules(remove_duplicate=False) if kind_of(layer)]
     layers = _LayerNames(names, model.base_model_prefix)
@@ -95,7 +108,7 @@ class _LayerNames:
         return next((each for each in (name, name.removeprefix(self._prefix)) if each in self._names), "")
 
 
-def _as_argument(way: str) -> str:
+def as_argument(way: str) -> str:
     """Return a way out of ``rung quantize`` as one in Python."""
     for option, argument in (("--max-kl ", "max_kl="), ("--size ", "size=")):
         way = argument + way.removeprefix(option) if way.startswith(option) else way
@@ -152,7 +165,7 @@ def _rounding(rounder: Any, job: Any, layers: _LayerNames) -> Rounding:
             return encode(values, fmt, name)
         weights = np.ascontiguousarray(values.detach().to("cpu", torch.float32).numpy())
         raw = Encoded(formats.get("f32"), (values.shape[0], values.shape[1]), {"data": weights.view(np.uint8)})
-        with _plain_torch():
+        with plain_torch():
             found: Encoded = rounder.encode(role, raw, fmt, name)
             return found
 
@@ -160,7 +173,7 @@ def _rounding(rounder: Any, job: Any, layers: _LayerNames) -> Rounding:
 
 
 @contextmanager
-def _plain_torch() -> Iterator[None]:
+def plain_torch() -> Iterator[None]:
     """Compute on the processor, in f32 and with gradients, whatever transformers has set for its empty models."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float32)

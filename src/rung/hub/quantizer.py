@@ -21,8 +21,9 @@ from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
 from rung.formats.choice import Choice, kept, means
-from rung.hub.error_budget import Rounding, check_budget, choose
+from rung.hub.error_budget import Rounding, answers_numbers, check_budget, choose
 from rung.hub.networks.modules import component_of
+from rung.hub.output_error import choose_by_output
 from rung.hub.register import TABLE
 from rung.hub.tensor_conversions import Operation, whole_names
 from rung.models.networks.values import plain
@@ -63,6 +64,7 @@ class QuantizationConfig(QuantizationConfigMixin):
     Instead of a format (by default ``nf4``) a budget: ``max_kl``, in nats a token, or ``size``, bytes of the saved
     weights (``120_000_000`` or ``"120MB"``). A format is then chosen for each matrix as ``rung quantize`` does, by
     ``text``, a file, or one of all sorts, and weights are rounded for it; ``expected_kl`` says what is expected.
+    Encoders and parts of pipelines are judged by what they answer to drawn inputs (``rung.hub.output_error``).
     ``format="auto"``: what ``rung check`` finds best for the device that the model is loaded to, and for layers that it
     does not divide the next better one; the config then says what was chosen.
 
@@ -148,7 +150,8 @@ class Quantizer(HfQuantizer):
             _plan(model, config, kwargs.get("device_map"))
         rounding: Rounding = encode
         if config.within_budget and not self.pre_quantized:
-            rounding = choose(model, config, kwargs.get("checkpoint_files") or ())
+            files = kwargs.get("checkpoint_files") or ()
+            rounding = (choose_by_output if answers_numbers(model, files) else choose)(model, config, files)
         layers = target_layers(model, config.choice())
         for each in layers:
             # what rung does not write it may have loaded, or round for a text

@@ -91,14 +91,14 @@ class Statistics:
     """The statistics of one model on one text, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.digest = folder.name
         self.about: Mapping[str, object] = json.loads((folder / "about.json").read_text())
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Return the roles of the matrices that the text reaches."""
-        return tuple(sorted({path.name.rsplit(".", 2)[0] for path in self._folder.glob("*.hessian.npy")}))
+        return tuple(sorted({path.name.rsplit(".", 2)[0] for path in self.folder.glob("*.hessian.npy")}))
 
     def columns(self, role: str) -> int:
         """Return the inputs of a matrix."""
@@ -112,7 +112,7 @@ class Statistics:
         return Sensitivity(hessian, shares, moments, looked_up)
 
     def _path(self, role: str, name: str) -> Path:
-        return self._folder / f"{role}.{name}.npy"
+        return self.folder / f"{role}.{name}.npy"
 
     def _load(self, role: str, name: str) -> Floats:
         found: Floats = np.load(self._path(role, name))

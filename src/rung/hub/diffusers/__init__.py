@@ -6,13 +6,17 @@ decoded weights would: denoisers see many rows, and what activations lose adds u
 
 from __future__ import annotations
 
+import copy
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from diffusers.quantizers.base import DiffusersQuantizer
 from torch import Tensor, nn
 
 from rung.core.errors import UsageError
+from rung.hub.error_budget import Rounding
+from rung.hub.output_error import choose_by_output
 from rung.hub.quantizer import AUTO, METHOD, QuantizationConfig
 from rung.hub.register import DIFFUSERS_TABLE
 from rung.nn import QuantLinear, QuantWeight
@@ -26,18 +30,18 @@ class Quantizer(DiffusersQuantizer):
     quantization_config: Any
     #: What a model's authors want in f32 stays so.
     use_keep_in_fp32_modules = True
+    _files: Sequence[str] = ()
+    _rounding: Rounding = staticmethod(encode)
+
+    def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
+        """Return the keys as they are, and keep the files, which a budget reads."""
+        self._files = checkpoint_files
+        return loaded_keys
 
     def _process_model_before_weight_loading(
         self, model: Any, keep_in_fp32_modules: list[str] | None = None, **kwargs: Any
     ) -> None:
         config = self.quantization_config
-        if config.within_budget:
-            raise UsageError(
-                f"max_kl and size are for language models: the error of a {type(model).__name__} is no KL of tokens.",
-                (),
-                ["format='nf4'", "rung check MODEL   # says which format fits the whole pipeline"],
-                code="format-does-not-suit",
-            )
         if config.format == AUTO:
             raise UsageError(
                 f"format={AUTO!r} plans models of transformers; {type(model).__name__} is one part of a pipeline",
@@ -45,6 +49,10 @@ class Quantizer(DiffusersQuantizer):
                 ["format='int8'", "rung check MODEL   # says which format fits the whole pipeline"],
             )
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules
+        if config.within_budget and not self.pre_quantized:  # a copy: the next model with that config chooses anew
+            self.quantization_config = config = copy.deepcopy(config)
+            self._rounding = choose_by_output(model, config, self._files, kept)
+            model.register_to_config(quantization_config=config)
         targets = [each for each in target_layers(model, config.choice()) if not set(kept) & set(each.name.split("."))]
         if not targets:
             raise UsageError(
@@ -53,7 +61,9 @@ class Quantizer(DiffusersQuantizer):
                 ["load this part without a quantization_config"],
             )
         for each in targets:
-            check_shapes(each)
+            # what rung does not write it may have loaded, or round for drawn inputs
+            if each.format.encodes or (not self.pre_quantized and self._rounding is encode):
+                check_shapes(each)
         self._targets = {f"{each.name}.weight": each for each in targets}
         if self.pre_quantized:
             for each in targets:
@@ -94,7 +104,7 @@ class Quantizer(DiffusersQuantizer):
             return
         each = self._targets[param_name]
         check_values(param_name, stored)
-        quantized = QuantWeight.of(encode(stored, each.format, param_name), param_value.dtype, target_device)
+        quantized = QuantWeight.of(self._rounding(stored, each.format, param_name), param_value.dtype, target_device)
         self._put(model, each, quantized)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
