@@ -31,7 +31,7 @@ _IN_OWN_WORDS = re.compile(
 
 def check_card(settings: Mapping[str, str], command: Sequence[str]) -> None:
     """Raises ``UnknownDevice`` and ``UsageError`` for what cannot be simulated."""
-    from rung.simulation.defects import defects
+    from rung.simulation.refusals import defects
 
     name, typed = settings.get("device", ""), shlex.join(command)
     if name == PROCESSOR and settings.keys().isdisjoint(("software", "memory", "defects")):

@@ -1,7 +1,7 @@
 """Choose how many threads compute on a processor whose cores are unlike or many: measured once, kept by machine.
 
 Elsewhere it is a core each, and nothing is measured. Decoding is limited by what the cores read together; beyond that
-number more of them only wait for each other. ``rung.kernels.cpu.thread_rates`` measures.
+number more of them only wait for each other. ``rung.kernels.cpu.thread_pool`` measures.
 """
 
 from __future__ import annotations
