@@ -157,10 +157,14 @@ class Machine:
 
     def replicas(self) -> list[int]:
         """The processes that have a model here."""
+        return self.processes_named("ray::ServeReplica")
+
+    def processes_named(self, name: str) -> list[int]:
+        """The processes here whose command begins so."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-                found += [pid] * file.read().startswith(b"ray::ServeReplica")
+                found += [pid] * file.read().startswith(name.encode())
         return found
 
 

@@ -237,7 +237,7 @@ def _tokens_per_second(rounds: Sequence[_Round]) -> float | None:
     return tokens / seconds if tokens >= _LEAST and seconds else None
 
 
-def actor_on(node: str, kind: type, *arguments: Any) -> ActorHandle:
-    """Return an actor on a node of Ray."""
+def actor_on(node: str, kind: type, *arguments: Any, **options: Any) -> ActorHandle:
+    """Return an actor on a node of Ray, with further options of Ray."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(kind).remote(*arguments)
+    return ray.remote(num_cpus=0, scheduling_strategy=strategy, **options)(kind).remote(*arguments)

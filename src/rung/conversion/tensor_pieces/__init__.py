@@ -18,7 +18,7 @@ from rung.formats.codec import Floats
 from rung.kernels.cpu.encode import encoding
 
 #: Bytes of a piece as it is stored before, at most where a tensor can be divided.
-PIECE = 8 << 20
+PIECE = 1 << 19
 
 
 @dataclass(frozen=True)
