@@ -6,8 +6,8 @@ Nodes are held to shares of a core by control groups (version 1); the command ru
 It is timed with all nodes, then with each while it is alone in the fleet; the work of all in a second is given as a
 share of the sum, by what the command says of encoding and writing, and by all of it: the command itself begins, finds
 the fleet and ends in the same time whoever encodes. Encoders begin with the first command after a node has joined,
-which is given apart; then the median of ``--rounds`` counts. The file must be that of one machine. Needs root, Linux
-and Ray; exits with 1 where bytes differ.
+which is given apart; then the median of ``--rounds`` counts (with 0 of them the first one). The file must be that of
+one machine. Needs root, Linux and Ray; exits with 1 where bytes differ.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def medians(head: Machine, model: str, target: Path, format: str, rounds: int) -
     first = seconds(head, model, target, format, "--fleet")
     found = [seconds(head, model, target, format, "--fleet") for _ in range(rounds)]
     shown = ", ".join(f"{encoding:.1f} of {whole:.1f}" for encoding, whole in found)
-    print(f"encoders begin: {first[0]:.1f} of {first[1]:.1f} s; then {shown} s", flush=True)
+    print(f"encoders begin: {first[0]:.1f} of {first[1]:.1f} s; then {shown or 'nothing'} s", flush=True)
+    found = found or [first]
     return statistics.median(each[0] for each in found), statistics.median(each[1] for each in found)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import ray
@@ -19,9 +20,12 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rung.core.version import __version__
 from rung.fleet.messages import CLASS_LABEL, NodeLog, RatesReport, ReplicaState
 from rung.fleet.replica import Replica
+from rung.fleet.router import Node
 from rung.fleet.weights import ModelFile
+from rung.hardware import json_cache
 from rung.server import protocol
 from rung.server.protocol import Failed, Finished, FromEngine, Generate, Load, ModelInfo, Question, Step
 
@@ -101,6 +105,13 @@ class Deployment:
         target = serve.RunTarget(bound, name=self.name, route_prefix=None)
         (self._handle,) = serve.run_many([target], wait_for_applications_running=False)
 
+    def key(self, name: str, model: ModelInfo) -> dict[str, str]:
+        """Return what the rates of a node depend on: its name and devices, the model's files, and its room."""
+        files = " ".join(file.sha256 for file in self._files) or self._load.model
+        room = f"{model.parallel} {model.context} {self._load.options.get('threads')}"
+        facts = {"node": name, "class": self.device_class, "devices": " ".join(model.devices), "room": room}
+        return {"kind": "fleet-rates", "model": files, "format": model.format, "rung": __version__, **facts}
+
     async def state(self, node: str, seconds: float) -> ReplicaState:
         """Return the state of the replica on a node. Raises ``NodeLost`` where none answers in time."""
         data = await self._call("state", seconds, node=node)
@@ -148,6 +159,88 @@ class Deployment:
         finally:
             if not is_over:
                 stream.cancel()
+
+
+#: Measures the replica on a node.
+Measuring: TypeAlias = Callable[[Deployment, ModelInfo, str], Coroutine[Any, Any, RatesReport]]
+
+
+class Speeds:
+    """The rates of replicas: those that an earlier run left, by node, class and model; else measured when they begin,
+    and again when they have been idle for some seconds: processes of Ray begin at the same time."""
+
+    def __init__(self, measuring: Measuring | None = None, idle: float = 10.0) -> None:
+        self._measure, self._idle = measuring or measure, idle
+        self._found: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
+        #: Second measurements, and from when on they may begin (seconds of the monotonic clock).
+        self._second: dict[tuple[str, str, int], asyncio.Task[RatesReport]] = {}
+        self._from: dict[tuple[str, str, int], float] = {}
+
+    @property
+    def tasks(self) -> list[asyncio.Future[RatesReport]]:
+        """Return what measures, or did."""
+        return [*self._found.values(), *self._second.values()]
+
+    def forget(self, model: str) -> None:
+        """Forget the rates of a model: it lies on other nodes."""
+        self._found = {key: rates for key, rates in self._found.items() if key[0] != model}
+
+    def of(self, deployment: Deployment, state: ReplicaState, name: str, is_divided: bool) -> RatesReport | None:
+        """Return the rates of the replica on a node of this name; None while it is measured."""
+        assert state.model is not None
+        key = deployment.model, state.node, state.process
+        known = self._found.get(key)
+        if known is None or (known.done() and known.exception() is not None):
+            kept = None if is_divided else json_cache.read(deployment.key(name, state.model))
+            known = asyncio.ensure_future(
+                _at_once(kept) if kept else self._measure(deployment, state.model, state.node)
+            )
+            self._found[key] = known
+            if not kept and not is_divided:
+                self._from[key] = math.inf
+        if not known.done():
+            return None
+        if self._from.get(key) == math.inf:
+            self._from[key] = time.monotonic() + self._idle
+            json_cache.write(deployment.key(name, state.model), msgspec.to_builtins(known.result()))
+        return known.result()
+
+    def again(self, deployment: Deployment, state: ReplicaState, node: Node) -> RatesReport | None:
+        """Return the rates of a replica once they are measured a second time, else None. That begins where nobody has
+        computed there for a while, and ends where somebody does."""
+        key = deployment.model, state.node, state.process
+        if key not in self._from or state.model is None:
+            return None
+        if node.windows or node.running:
+            self._from[key] = time.monotonic() + self._idle
+            if (second := self._second.pop(key, None)) is not None:
+                second.cancel()
+            if node.windows:  # answers have said it
+                del self._from[key]
+            return None
+        if (second := self._second.get(key)) is None:
+            if time.monotonic() > self._from[key]:
+                self._second[key] = asyncio.ensure_future(self._measure(deployment, state.model, state.node))
+            return None
+        if not second.done():
+            return None
+        del self._from[key], self._second[key]
+        return None if second.cancelled() or second.exception() is not None else second.result()
+
+
+async def _at_once(kept: Any) -> RatesReport:
+    """Return rates that were kept."""
+    return msgspec.convert(kept, RatesReport)
+
+
+def keep(deployment: Deployment, name: str, model: ModelInfo, rates: RatesReport, speed: float) -> None:
+    """Keep the rates of a node for the next run: half of what was known, and half of what answers say it does now."""
+    key = deployment.key(name, model)
+    before = json_cache.read(key)
+    known = rates if before is None else msgspec.convert(before, RatesReport)
+    names = ("prefill", "decode", "decode_sum")
+    now = {each: (getattr(known, each) + speed * getattr(rates, each)) / 2 for each in names}
+    json_cache.write(key, msgspec.to_builtins(msgspec.structs.replace(rates, **now)))
 
 
 async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesReport:

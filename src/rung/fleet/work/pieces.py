@@ -74,9 +74,12 @@ class Nodes(Generic[P]):
         self._again: list[P] = []
         self._looked = 0.0
 
-    def begin(self) -> None:
-        """Have actors begin on the nodes that are there. Raises ``RungError`` where there is none for a while."""
+    def begin(self, nothing: P) -> None:
+        """Have actors begin on the nodes that are there, and be connected to: each gets a piece that is empty. Raises
+        ``RungError`` where there is none for a while."""
         self._look()
+        for actor in self._actors.values():
+            actor.do.remote(nothing)
 
     def done(self, take: Callable[[float], P | None]) -> Iterator[tuple[str, P, Any]]:
         """Yield the name of a node, a piece, and what came of it, as they come.
@@ -252,11 +255,11 @@ class Encoders:
     pieces each node did, by its name. A node gets as many at once as it encodes in a moment.
     """
 
-    def __init__(self, compiled: list[str], on_note: Callable[[str], None]) -> None:
+    def __init__(self, on_note: Callable[[str], None]) -> None:
         self._nodes = Nodes[Order](Encoder, [], on_note, name="encoder", size=lambda order: order.size)
-        self._compiled = compiled
+        self.compiled: list[str] = []
         self.counts: dict[str, int] = {}
-        self._nodes.begin()
+        self._nodes.begin(Order([], []))
 
     def __call__(self, source: Iterator[Piece]) -> Iterator[tuple[Piece, Done]]:
         """Yield pieces as they are done. Raises ``RungError``."""
@@ -268,7 +271,7 @@ class Encoders:
                 left -= piece.before.nbytes
                 if left <= 0:
                     break
-            return Order(pieces, self._compiled) if pieces else None
+            return Order(pieces, self.compiled) if pieces else None
 
         for name, order, found in self._nodes.done(take):
             if isinstance(found, tuple):
