@@ -16,6 +16,8 @@ from typing import Any
 
 from tests.support.fleet import Machine, machines_of, namespaces
 
+from rung.hardware import json_cache
+
 #: Where the first version of control groups has the shares of a core, and a period in microseconds.
 _GROUPS, _PERIOD = Path("/sys/fs/cgroup/cpu"), 20_000
 
@@ -102,6 +104,14 @@ def fleet(nodes: int, *options: str, model: str = "demo") -> Iterator[list[Machi
             head.wait_for(f"is ready on n{number}:")
             token = head.rung("fleet", "token").stdout.strip()
         yield machines
+
+
+def forget_rates() -> None:
+    """Forget how fast nodes were in earlier runs, in which they had other shares of a core."""
+    for path in json_cache.folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(path.read_text())["key"].get("kind") == "fleet-rates":
+                path.unlink()
 
 
 def kill_replica(machine: Machine) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -110,6 +111,7 @@ class Deployment:
         files = " ".join(file.sha256 for file in self._files) or self._load.model
         room = f"{model.parallel} {model.context} {self._load.options.get('threads')}"
         facts = {"node": name, "class": self.device_class, "devices": " ".join(model.devices), "room": room}
+        facts["facts"] = " ".join(RatesReport.__struct_fields__)  # of another rung there may be others
         return {"kind": "fleet-rates", "model": files, "format": model.format, "rung": __version__, **facts}
 
     async def state(self, node: str, seconds: float) -> ReplicaState:
@@ -260,17 +262,20 @@ async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesRe
     reading = sum(each.prompt_seconds for each in alone)
     prefill = _PROMPT * len(alone) / reading if reading else decode
     most = max(_tokens_per_second(together) or decode, decode)
-    return RatesReport(prefill, decode, most, alone[-1].predicted)
+    latency = statistics.median(each.latency for each in alone)
+    return RatesReport(prefill, decode, most, alone[-1].predicted, latency)
 
 
 class _Round(NamedTuple):
     """Answers that were computed together: the tokens that came while all of them were written, in so many seconds;
-    the seconds of their prompts, and the tokens a second that were predicted of one alone."""
+    the seconds of their prompts, the tokens a second that were predicted of one alone, and the seconds to the first
+    token of the first one that its prompt did not take."""
 
     tokens: int
     seconds: float
     prompt_seconds: float
     predicted: float
+    latency: float
 
 
 async def _rounds(deployment: Deployment, node: str, count: int, tokens: int) -> list[_Round]:
@@ -298,6 +303,7 @@ async def _round(deployment: Deployment, node: str, count: int, tokens: int, num
     prompts: list[Any] = [[5 + (count + 7 * number + k) % 90 for k in range(_PROMPT)]]
     several = [{"max_tokens": tokens, "temperature": 1.0, "seed": seed} for seed in range(count)]
     requests = [Generate(prompts=prompts, options=options, owner="measure") for options in several]
+    sent = time.monotonic()
     found = await asyncio.gather(*(_answer(deployment, request, node) for request in requests))
     reading = sum(each.prompt_seconds for _, each in found)
     predicted = found[0][1].report.get("predicted", {}).get("decode_tokens_per_second")
@@ -308,7 +314,9 @@ async def _round(deployment: Deployment, node: str, count: int, tokens: int, num
     if written < _LEAST and all_came:  # some ended before others began
         begin, end = min(all_came)[0], max(all_came)[0]
         written = sum(count for time, count in all_came if time > begin)
-    return _Round(written, end - begin, reading, predicted or 0.0)
+    came, first = found[0]
+    latency = max(came[0][0] - sent - first.prompt_seconds, 0.0) if came else 0.0
+    return _Round(written, end - begin, reading, predicted or 0.0, latency)
 
 
 async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[list[tuple[float, int]], Finished]:

@@ -87,7 +87,7 @@ class FleetEngine:
         self.lose(node)
         self._replicas[node] = _ReplicaOnNode(deployment, name, state)
         self.failed = None
-        rates = Rates(state.rates.prefill, state.rates.decode, state.rates.decode_sum)
+        rates = Rates(state.rates.prefill, state.rates.decode, state.rates.decode_sum, state.rates.latency)
         self.router.add(Node(node, state.model.parallel, rates))
         room = f"{state.model.parallel} answers at once, context {state.model.context:,}"
         self._on_note(f"{self.name} is ready on {name}: {state.model.format}, {room}")
@@ -97,7 +97,7 @@ class FleetEngine:
         """Note what a node was measured at once more."""
         replica, known = self._replicas[node], self.router.nodes[node]
         replica.state = msgspec.structs.replace(replica.state, rates=found)
-        known.rates, known.speed = Rates(found.prefill, found.decode, found.decode_sum), 1.0
+        known.rates, known.speed = Rates(found.prefill, found.decode, found.decode_sum, found.latency), 1.0
 
     def rates_of(self, node: str) -> tuple[RatesReport, float] | None:
         """Return the rates of a node and the share of them that its answers say; None where these said nothing yet."""

@@ -31,11 +31,13 @@ _LEAST_SPEED, _MOST_SPEED = 0.02, 8.0
 
 @dataclass(frozen=True)
 class Rates(Value):
-    """Tokens a second of a node: of prompts, of one answer alone, and of all answers together."""
+    """Tokens a second of a node: of prompts, of one answer alone, and of all answers together; and the seconds to the
+    first token of a request that are not for reading its prompt."""
 
     prefill: float
     decode: float
     decode_sum: float
+    latency: float = 0.0
 
 
 @dataclass
