@@ -154,9 +154,12 @@ def one_by_one(head: Machine, nodes: Sequence[Machine], shares: Sequence[float])
 
 
 def status(head: Machine) -> dict[str, Any]:
-    """Return the state of the fleet."""
-    found: dict[str, Any] = json.loads(head.rung("fleet", "status", "--json").stdout)
-    return found
+    """Return the state of the fleet, of a head that has been busy when it has answered."""
+    until = time.monotonic() + 60
+    while "nodes" not in (found := json.loads(head.rung("fleet", "status", "--json").stdout)):
+        if time.monotonic() > until:
+            raise TimeoutError(found)
+    return dict(found)
 
 
 def wait_ready(head: Machine, count: int, seconds: float = 300.0) -> None:

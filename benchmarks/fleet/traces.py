@@ -38,7 +38,7 @@ from rung.fleet.simulator import Request, SimulatedNode, Simulation, poisson
 #: Tokens of short prompts and of long ones, tokens of answers to these, and seconds between bursts.
 _SHORT, _LONG, _LONG_ANSWER, _APART = 16, 300, 40, 4.0
 #: Characters to a token of the demo, and requests by which nodes are known before they are compared.
-_CHARACTERS, _KNOWN = 1, 24
+_CHARACTERS, _KNOWN = 1, 64
 
 
 def capacity(nodes: Sequence[tuple[int, Rates]], prompt: int, most: int) -> float:
