@@ -107,7 +107,7 @@ class Deployment:
         (self._handle,) = serve.run_many([target], wait_for_applications_running=False)
 
     def key(self, name: str, model: ModelInfo) -> dict[str, str]:
-        """Return what the rates of a node depend on: its name and devices, the model's files, and its room."""
+        """Return the facts on which the rates of a node depend: its name and devices, the model's files, its room."""
         files = " ".join(file.sha256 for file in self._files) or self._load.model
         room = f"{model.parallel} {model.context} {self._load.options.get('threads')}"
         facts = {"node": name, "class": self.device_class, "devices": " ".join(model.devices), "room": room}
@@ -180,7 +180,7 @@ class Speeds:
 
     @property
     def tasks(self) -> list[asyncio.Future[RatesReport]]:
-        """Return what measures, or did."""
+        """Return the measurements, those that have ended too."""
         return [*self._found.values(), *self._second.values()]
 
     def forget(self, model: str) -> None:

@@ -94,36 +94,36 @@ class Nodes(Generic[P]):
                 return
             ready, _ = ray.wait(list(self._under_way), num_returns=1, timeout=_LOOK)
             for each in ready:
-                given = self._under_way.pop(each)
+                task = self._under_way.pop(each)
                 try:
                     found = ray.get(each)
                 except RayTaskError:
                     raise  # another node would raise it, too
                 except RayError:
-                    self._lose(given)
+                    self._lose(task)
                     continue
-                self._measure(given)
-                for copy in [ref for ref, other in self._under_way.items() if other.piece is given.piece]:
+                self._measure(task)
+                for copy in [ref for ref, other in self._under_way.items() if other.piece is task.piece]:
                     del self._under_way[copy]
-                yield self._names[given.node], given.piece, found
+                yield self._names[task.node], task.piece, found
 
-    def _measure(self, given: _UnderWay[P]) -> None:
+    def _measure(self, task: _UnderWay[P]) -> None:
         """Note how fast a node was."""
-        now, before = time.monotonic(), self._last.get(given.node, 0.0)
+        now, before = time.monotonic(), self._last.get(task.node, 0.0)
         if self._size is not None:
-            done, seconds = self._lately.get(given.node, (0.0, 0.0))
-            done = _KEPT * done + self._size(given.piece)
-            seconds = _KEPT * seconds + now - max(given.since, before)
-            self._lately[given.node] = done, seconds
-            self._speeds[given.node] = done / max(seconds, 1e-6)
-        self._last[given.node] = now
+            done, seconds = self._lately.get(task.node, (0.0, 0.0))
+            done = _KEPT * done + self._size(task.piece)
+            seconds = _KEPT * seconds + now - max(task.since, before)
+            self._lately[task.node] = done, seconds
+            self._speeds[task.node] = done / max(seconds, 1e-6)
+        self._last[task.node] = now
 
-    def _lose(self, given: _UnderWay[P]) -> None:
+    def _lose(self, task: _UnderWay[P]) -> None:
         """Note that a node is lost: others get what it had."""
-        if all(other.piece is not given.piece for other in self._under_way.values()):
-            self._again.append(given.piece)
-        if self._actors.pop(given.node, None) is not None:
-            self._on_note(f"{self._names[given.node]} is lost; others compute what it had.")
+        if all(other.piece is not task.piece for other in self._under_way.values()):
+            self._again.append(task.piece)
+        if self._actors.pop(task.node, None) is not None:
+            self._on_note(f"{self._names[task.node]} is lost; others compute what it had.")
 
     def _look(self) -> None:
         """Have an actor on each node that computes. Raises ``RungError`` where there is none for a while."""
@@ -150,8 +150,8 @@ class Nodes(Generic[P]):
     def _give(self, take: Callable[[float], P | None]) -> None:
         """Give each node what it has room for, the ones with least first."""
         busy = dict.fromkeys(self._actors, 0)
-        for given in self._under_way.values():
-            busy[given.node] = busy.get(given.node, 0) + 1
+        for task in self._under_way.values():
+            busy[task.node] = busy.get(task.node, 0) + 1
         while True:
             node = min(self._actors, key=lambda each: (busy[each], -self._speeds.get(each, 0.0)))
             if busy[node] >= self._each:
@@ -169,13 +169,13 @@ class Nodes(Generic[P]):
         nodes have."""
         assert self._size is not None
         now, ends, queued = time.monotonic(), list[tuple[float, P]](), dict[str, float]()
-        holders = Counter(id(given.piece) for given in self._under_way.values())
-        for given in self._under_way.values():
-            own = self._size(given.piece) / (self._speeds.get(given.node) or 1e-9)
-            queued[given.node] = queued.get(given.node, 0.0) + own
-            if holders[id(given.piece)] == 1:
-                is_late = now - given.since > _OVERDUE * queued[given.node]
-                ends.append((math.inf if is_late else queued[given.node], given.piece))
+        holders = Counter(id(task.piece) for task in self._under_way.values())
+        for task in self._under_way.values():
+            own = self._size(task.piece) / (self._speeds.get(task.node) or 1e-9)
+            queued[task.node] = queued.get(task.node, 0.0) + own
+            if holders[id(task.piece)] == 1:
+                is_late = now - task.since > _OVERDUE * queued[task.node]
+                ends.append((math.inf if is_late else queued[task.node], task.piece))
         end, piece = max(ends, key=lambda each: each[0], default=(0.0, None))
         speed = self._speeds.get(node, 0.0)
         return piece if piece is not None and speed and self._size(piece) / speed < end else None
