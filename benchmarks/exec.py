@@ -48,7 +48,7 @@ def seconds(step, count):
         step()
     return (time.thread_time() - began) / count
 
-from rung.exec import watch
+from rung.exec import step_down
 from rung.exec.report import Notes
 from rung.exec.step_down import Steps
 watched = Steps(Notes(sys.argv[1]))
@@ -59,12 +59,12 @@ for name, size, count in (("tiny", 0, 100), ("llama-64", 64, 10), ("llama-256", 
     for turn in range(int(sys.argv[2])):
         for way, times in found.items():
             if way != "plain":
-                names = watch.LIBRARIES if way == "gpu" or watch.gpu() else ()
-                watch.operations(watched, (*watch.FUNCTIONS, *names))
+                names = step_down.LIBRARIES if way == "gpu" or step_down.gpu() else ()
+                step_down.operations(watched, (*step_down.FUNCTIONS, *names))
             seconds(step, 1)
             times.append(seconds(step, count))
             if way != "plain":
-                watch._libraries.pop()._destroy()
+                step_down._libraries.pop()._destroy()
     print(name, *(1e6 * min(times) for times in found.values()))
 """
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from tests.support.fleet import Machine, machines_of, namespaces
 
+from rung.hardware import json_cache
+
 #: Where the first version of control groups has the shares of a core, and a period in microseconds.
 _GROUPS, _PERIOD = Path("/sys/fs/cgroup/cpu"), 20_000
 
@@ -104,6 +106,14 @@ def fleet(nodes: int, *options: str, model: str = "demo") -> Iterator[list[Machi
         yield machines
 
 
+def forget_rates() -> None:
+    """Forget how fast nodes were in earlier runs, in which they had other shares of a core."""
+    for path in json_cache.folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(path.read_text())["key"].get("kind") == "fleet-rates":
+                path.unlink()
+
+
 def kill_replica(machine: Machine) -> None:
     """Kill the process that has the model on a machine."""
     for pid in machine.replicas():
@@ -144,9 +154,12 @@ def one_by_one(head: Machine, nodes: Sequence[Machine], shares: Sequence[float])
 
 
 def status(head: Machine) -> dict[str, Any]:
-    """Return the state of the fleet."""
-    found: dict[str, Any] = json.loads(head.rung("fleet", "status", "--json").stdout)
-    return found
+    """Return the state of the fleet, of a head that has been busy when it has answered."""
+    until = time.monotonic() + 60
+    while "nodes" not in (found := json.loads(head.rung("fleet", "status", "--json").stdout)):
+        if time.monotonic() > until:
+            raise TimeoutError(found)
+    return dict(found)
 
 
 def wait_ready(head: Machine, count: int, seconds: float = 300.0) -> None:

@@ -1,16 +1,21 @@
 """``rung quantize --fleet`` over three unlike nodes beside each of them alone: seconds, and bytes.
 
-    python -m benchmarks.fleet.quantize MODEL [--format q4_k] [--shares 0.15 0.3 0.6]
+    python -m benchmarks.fleet.quantize MODEL [--format q4_k] [--shares 0.15 0.3 0.6] [--rounds 3]
 
 Nodes are held to shares of a core by control groups (version 1); the command runs on the head, which encodes nothing.
 It is timed with all nodes, then with each while it is alone in the fleet; the work of all in a second is given as a
-share of the sum. The file must be that of one machine. Needs root, Linux and Ray; exits with 1 where bytes differ.
+share of the sum, by what the command says of encoding and writing, and by all of it: the command itself begins, finds
+the fleet and ends in the same time whoever encodes. Encoders begin with the first command after a node has joined,
+which is given apart; then the median of ``--rounds`` counts (with 0 of them the first one). The file must be that of
+one machine. Needs root, Linux and Ray; exits with 1 where bytes differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import statistics
 import sys
 import tempfile
 import time
@@ -20,14 +25,24 @@ from benchmarks.fleet.parts import fleet, held_to, one_by_one
 from tests.support.fleet import Machine
 
 
-def seconds(head: Machine, model: str, target: Path, format: str, *options: str) -> float:
-    """Quantize a model from a machine and return how long that took."""
+def seconds(head: Machine, model: str, target: Path, format: str, *options: str) -> tuple[float, float]:
+    """Quantize a model from a machine; return how long encoding and writing took, and the whole command."""
+    target.unlink(missing_ok=True)
     begun = time.monotonic()
-    done = head.rung("quantize", model, str(target), "--format", format, *options, seconds=600)
+    done = head.rung("quantize", model, str(target), "--format", format, "--json", *options, seconds=900)
     took = time.monotonic() - begun
     assert done.returncode == 0, done.stderr
-    print(f"{took:.1f} s; {done.stderr.strip().splitlines()[-1]}", flush=True)
-    return took
+    return float(json.loads(done.stdout)["seconds"]), took
+
+
+def medians(head: Machine, model: str, target: Path, format: str, rounds: int) -> tuple[float, float]:
+    """Return the medians of both of several commands, after one that has encoders begin."""
+    first = seconds(head, model, target, format, "--fleet")
+    found = [seconds(head, model, target, format, "--fleet") for _ in range(rounds)]
+    shown = ", ".join(f"{encoding:.1f} of {whole:.1f}" for encoding, whole in found)
+    print(f"encoders begin: {first[0]:.1f} of {first[1]:.1f} s; then {shown or 'nothing'} s", flush=True)
+    found = found or [first]
+    return statistics.median(each[0] for each in found), statistics.median(each[1] for each in found)
 
 
 def main() -> None:
@@ -35,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--format", default="q4_k")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.15, 0.3, 0.6])
     given = parser.parse_args()
     model = str(Path(given.model).resolve())
@@ -46,16 +62,18 @@ def main() -> None:
         for node, share in zip(nodes, given.shares, strict=True):
             stack.enter_context(held_to(node, share))
         places = [Path(folder) / f"{number}.gguf" for number in range(len(nodes) + 2)]
-        together = seconds(head, model, places[0], given.format, "--fleet")
+        together = medians(head, model, places[0], given.format, given.rounds)
         single = [
-            seconds(head, model, places[number + 1], given.format, "--fleet")
+            medians(head, model, places[number + 1], given.format, given.rounds)
             for number in one_by_one(head, nodes, given.shares)
         ]
-        head.rung("quantize", model, str(places[-1]), "--format", given.format, "--threads", "1", seconds=600)
+        seconds(head, model, places[-1], given.format, "--threads", "1")
         contents = [place.read_bytes() for place in places]
         is_same = all(content == contents[-1] for content in contents)
-    rate = 1 / together / sum(1 / each for each in single)
-    print(f"together {together:.1f} s, alone {', '.join(f'{each:.1f}' for each in single)} s: {rate:.0%} of their sum")
+    for place, what in enumerate(("encoding and writing", "the whole command")):
+        rate = 1 / together[place] / sum(1 / each[place] for each in single)
+        alone = ", ".join(f"{each[place]:.1f}" for each in single)
+        print(f"{what}: together {together[place]:.1f} s, alone {alone} s: {rate:.0%} of their sum")
     print(f"{len(contents[-1]):,} bytes, those of one machine: {is_same}")
     sys.exit(not is_same)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any
 from benchmarks.fleet.parts import (
     chat,
     fleet,
+    forget_rates,
     held_to,
     kill_replica,
     one_by_one,
@@ -66,8 +66,17 @@ def without_end() -> dict[str, float]:
 def rates_of(head: Machine) -> list[tuple[int, Rates]]:
     """Return how many answers each node computes at once, and the rates that it is known for now."""
     models = [each["models"][0] for each in status(head)["nodes"] if each["models"]]
-    names = [each.name for each in dataclasses.fields(Rates)]
-    return [(each["slots"], Rates(*(each["rates"][name] * each["speed"] for name in names))) for each in models]
+    names = ("prefill", "decode", "decode_sum")
+    return [
+        (
+            each["slots"],
+            Rates(
+                *(each["rates"][name] * each["speed"] for name in names),
+                latency=each["rates"]["latency"] / each["speed"],
+            ),
+        )
+        for each in models
+    ]
 
 
 def simulated(nodes: list[tuple[int, Rates]], requests: int, most: int) -> Outcome:
@@ -118,6 +127,7 @@ def main() -> None:
     ):
         for node, share in zip(nodes, given.shares, strict=True):
             stack.enter_context(held_to(node, share))
+            forget_rates()
             kill_replica(node)  # the next one is measured as it is held
         head.wait_for("(?s)" + "is lost.*" * len(nodes))
         wait_ready(head, len(nodes))
@@ -133,7 +143,7 @@ def main() -> None:
             print("cores that the head, with the client, and nodes took:", ", ".join(f"{each:.2f}" for each in cores))
         single = alone(head, nodes, given.shares, given.requests, given.tokens)
     known = [
-        (slots, Rates(rates.prefill, min(rates.decode, rate), rate))
+        (slots, Rates(rates.prefill, min(rates.decode, rate), rate, rates.latency))
         for (slots, rates), rate in zip(measured, single, strict=True)
     ]
     oracle = simulated(known, given.requests, given.tokens)

@@ -114,7 +114,7 @@ def test_what_others_disturbed_is_measured_again(monkeypatch):
     """The first measurement that nothing was taken from counts; else the one that least was taken from."""
     for taken, expected in (((1, 0.9, 0, 0), 3), ((1, 0.5, 0.9, 1), 2)):
         total, clock = itertools.accumulate(x for share in taken for x in (0, share)), itertools.count()
-        monkeypatch.setattr(importance.process_memory, "stolen", total.__next__)
+        monkeypatch.setattr(importance.planning, "stolen", total.__next__)
         monkeypatch.setattr(importance.time, "perf_counter", clock.__next__)
         turns = itertools.count(1)
         assert importance.undisturbed(turns.__next__) == expected

@@ -15,12 +15,12 @@ from rung.exec.report import read
 PROGRAMS = Path(__file__).parent / "programs"
 WATCHED = """
 import runpy, sys
-from rung.exec import watch
+from rung.exec import step_down
 from rung.exec.report import Notes
 from rung.exec.step_down import Steps
 steps = Steps(Notes(sys.argv[1]))
-watch.operations(steps, watch.LIBRARIES)
-watch.composed(steps)
+step_down.operations(steps, step_down.LIBRARIES)
+step_down.composed(steps)
 runpy.run_path(sys.argv[2], run_name="__main__")
 """
 

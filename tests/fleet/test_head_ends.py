@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 
@@ -52,6 +53,32 @@ def test_nodes_come_back_to_a_head_that_was_killed(machines):
         while node.processes():
             assert time.monotonic() < until
             time.sleep(0.1)
+    finally:
+        node.stop()
+        head.stop()
+
+
+@pytest.mark.slow
+def test_a_head_whose_ray_has_ended_says_so_and_the_same_command_goes_on(machines):
+    head, node, _ = machines
+    try:
+        _up(head)
+        node.said_file.unlink(missing_ok=True)
+        node.start("join", head.address, "--token", head.wait_for(r"--token (\S+)"), "--name", "two")
+        head.wait_for("demo is ready on two")
+        before = _chat(head, 1)
+        (server,) = head.processes_named("gcs_server")
+        os.kill(server, signal.SIGKILL)
+        assert head.process.wait(60) != 0
+        assert "Ray's own head on this machine has ended" in head.said()
+        assert "the same rung fleet up has it back" in head.said()
+        _up(head)
+        head.wait_for("demo is ready on two")
+        assert _chat(head, 1) == before
+        node.stop()
+        head.stop()
+        assert head.process.poll() == 0, head.said()  # it ended by itself, and took everything with it
+        assert head.processes() == node.processes() == []
     finally:
         node.stop()
         head.stop()

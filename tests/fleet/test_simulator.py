@@ -64,3 +64,12 @@ def test_thousands_of_nodes():
 def test_a_trace_without_requests_is_refused():
     with pytest.raises(ValueError, match="requests"):
         Simulation([SimulatedNode("n", 1, Rates(1.0, 1.0, 1.0))]).run([])
+
+
+def test_what_a_first_token_takes_beside_its_prompt_is_computed_too():
+    node = SimulatedNode("n", 1, Rates(100.0, 10.0, 20.0, latency=0.5))
+    found = Simulation([node]).run(burst(2, 50, 30))
+    assert found.first_token_median == pytest.approx(2 * (0.5 + 50 / 100) + 30 / 10)  # the second of two
+    assert found.seconds == pytest.approx(2 * (0.5 + 50 / 100 + 30 / 10))
+    both = Simulation([SimulatedNode("n", 2, Rates(100.0, 10.0, 20.0, latency=0.5))]).run(burst(2, 50, 30))
+    assert both.first_token_p95 == pytest.approx(2 * (0.5 + 50 / 100))  # they share the node

@@ -18,11 +18,13 @@ from typing import Any
 _START_SECONDS = 180.0
 _NET = "10.93.7"
 
-#: Asks a server in its namespace: a body a line on standard input, all at once; an answer a line.
+#: Asks a server in its namespace: a time and a body a line on standard input; an answer a line.
 _CLIENT = """
 import asyncio, json, re, sys, time
 FIRST = re.compile(rb'"content": ?"[^"]')
-async def ask(body, begun):
+async def ask(body, at, begun):
+    await asyncio.sleep(begun + at - time.monotonic())
+    begun += at
     data = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", 8080)
     writer.write(b"POST " + sys.argv[1].encode() + b" HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n"
@@ -42,7 +44,7 @@ async def ask(body, begun):
 async def main():
     bodies = [json.loads(line) for line in sys.stdin]
     begun = time.monotonic()
-    for each in await asyncio.gather(*(ask(body, begun) for body in bodies)):
+    for each in await asyncio.gather(*(ask(body, at, begun) for at, body in bodies)):
         print(json.dumps(each))
 asyncio.run(main())
 """
@@ -93,7 +95,11 @@ class Machine:
         return {**os.environ, **own}
 
     def rung(self, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        command = self.command("-m", "rung", *arguments)
+        return self.rung_python("-m", "rung", *arguments, seconds=seconds)
+
+    def rung_python(self, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run Python as a part of this machine's fleet."""
+        command = self.command(*arguments)
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=seconds, env=self.environment
         )
@@ -124,9 +130,11 @@ class Machine:
         (found,) = self.ask_all([body], path)
         return found["status"], found["content"]
 
-    def ask_all(self, bodies: Sequence[dict[str, Any]], path: str = "/v1/chat/completions") -> list[dict[str, Any]]:
-        """The answers to bodies that are sent at once: status, seconds, and content."""
-        lines = "\n".join(map(json.dumps, bodies))
+    def ask_all(
+        self, bodies: Sequence[dict[str, Any]], path: str = "/v1/chat/completions", at: Sequence[float] = ()
+    ) -> list[dict[str, Any]]:
+        """The answers to bodies that are sent at once, or ``at`` these seconds: status, seconds, and content."""
+        lines = "\n".join(map(json.dumps, zip(at or [0.0] * len(bodies), bodies, strict=True)))
         command = self.command("-c", _CLIENT, path)
         done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, timeout=300)
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -157,10 +165,15 @@ class Machine:
 
     def replicas(self) -> list[int]:
         """The processes that have a model here."""
+        return self.processes_named("ray::ServeReplica")
+
+    def processes_named(self, name: str) -> list[int]:
+        """The processes here whose command, the name of a program without its folder, begins so."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-                found += [pid] * file.read().startswith(b"ray::ServeReplica")
+                program = file.read().partition(b"\0")[0]
+                found += [pid] * any(each.startswith(name.encode()) for each in (program, program.rpartition(b"/")[2]))
         return found
 
 

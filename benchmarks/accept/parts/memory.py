@@ -14,14 +14,14 @@ _NEAR = 0.05
 _RUN = """
 import json, sys
 import rung
-from rung.engine import process_memory
+from rung.engine import planning
 path, device, context = sys.argv[1], sys.argv[2], int(sys.argv[3])
 model = rung.load(path, device=device, context=context)
 prompt = "one two three " * (context // 16)
 for _ in model.generate(prompt, max_tokens=context // 4): pass
 use = model.plan.placements[-1].memory
 if device == "cpu":
-    taken = process_memory.peak_memory()
+    taken = planning.peak_memory()
 else:
     import torch
     taken = torch.cuda.max_memory_reserved()

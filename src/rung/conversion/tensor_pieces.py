@@ -77,7 +77,7 @@ def _sums(before: Encoded, after: Encoded, threads: int) -> Sums:
 
 
 #: Bytes of a piece as it is stored before, at most where a tensor can be divided.
-_PIECE_BYTES = 8 << 20
+_PIECE_BYTES = 1 << 19
 
 
 @dataclass(frozen=True)

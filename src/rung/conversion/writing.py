@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from rung.run.self_check import encoders
 Progress = Callable[[str, int, int], None]
 #: Bytes of f32 that an adapter is added to at once.
 _SLAB = 32 << 20
+#: Bytes of tensors that wait to be written while others are encoded elsewhere: nodes do not wait for the disk.
+_UNWRITTEN = 64 << 20
 #: Bytes of weights from which on it is worth to load compiled encoders, or to compile them once.
 _COMPILED = 128 << 20
 
@@ -112,8 +115,8 @@ def _write_from(
     """Write the tensors that are ``left``, whose pieces are encoded elsewhere."""
     total = job.weight_bytes
     done = total - sum(step.tensor.bytes for _, step in left)
-    assembly = Assembly()
-    with Reader(job.card) as reader:
+    assembly, waiting = Assembly(), deque[tuple[int, Outcome[None]]]()
+    with Reader(job.card) as reader, Workers(1) as writer:
 
         def several() -> Iterator[Piece]:
             for number, step in left:
@@ -123,9 +126,13 @@ def _write_from(
             progress(piece.name, done, total)
             if (whole := assembly.add(piece, found)) is not None:
                 step = job.steps[piece.number]
-                _put(job, piece.number, *whole, partial, places)
+                waiting.append((step.tensor.bytes, writer.submit(_put, job, piece.number, *whole, partial, places)))
+                while len(waiting) > 1 and sum(size for size, _ in waiting) > _UNWRITTEN:
+                    waiting.popleft()[1].result()
                 reader.done(step.tensor)
                 done += step.tensor.bytes
+        for _, outcome in waiting:
+            outcome.result()
 
 
 def names_compiled(job: Job) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
+import statistics
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import ray
@@ -19,9 +21,12 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rung.core.version import __version__
 from rung.fleet.messages import CLASS_LABEL, NodeLog, RatesReport, ReplicaState
 from rung.fleet.replica import Replica
+from rung.fleet.router import Node
 from rung.fleet.weights import ModelFile
+from rung.hardware import json_cache
 from rung.server import protocol
 from rung.server.protocol import Failed, Finished, FromEngine, Generate, Load, ModelInfo, Question, Step
 
@@ -101,6 +106,14 @@ class Deployment:
         target = serve.RunTarget(bound, name=self.name, route_prefix=None)
         (self._handle,) = serve.run_many([target], wait_for_applications_running=False)
 
+    def key(self, name: str, model: ModelInfo) -> dict[str, str]:
+        """Return the facts on which the rates of a node depend: its name and devices, the model's files, its room."""
+        files = " ".join(file.sha256 for file in self._files) or self._load.model
+        room = f"{model.parallel} {model.context} {self._load.options.get('threads')}"
+        facts = {"node": name, "class": self.device_class, "devices": " ".join(model.devices), "room": room}
+        facts["facts"] = " ".join(RatesReport.__struct_fields__)  # of another rung there may be others
+        return {"kind": "fleet-rates", "model": files, "format": model.format, "rung": __version__, **facts}
+
     async def state(self, node: str, seconds: float) -> ReplicaState:
         """Return the state of the replica on a node. Raises ``NodeLost`` where none answers in time."""
         data = await self._call("state", seconds, node=node)
@@ -150,6 +163,88 @@ class Deployment:
                 stream.cancel()
 
 
+#: Measures the replica on a node.
+Measuring: TypeAlias = Callable[[Deployment, ModelInfo, str], Coroutine[Any, Any, RatesReport]]
+
+
+class Speeds:
+    """The rates of replicas: those that an earlier run left, by node, class and model; else measured when they begin,
+    and again when they have been idle for some seconds: processes of Ray begin at the same time."""
+
+    def __init__(self, measuring: Measuring | None = None, idle: float = 10.0) -> None:
+        self._measure, self._idle = measuring or measure, idle
+        self._found: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
+        #: Second measurements, and from when on they may begin (seconds of the monotonic clock).
+        self._second: dict[tuple[str, str, int], asyncio.Task[RatesReport]] = {}
+        self._from: dict[tuple[str, str, int], float] = {}
+
+    @property
+    def tasks(self) -> list[asyncio.Future[RatesReport]]:
+        """Return the measurements, those that have ended too."""
+        return [*self._found.values(), *self._second.values()]
+
+    def forget(self, model: str) -> None:
+        """Forget the rates of a model: it lies on other nodes."""
+        self._found = {key: rates for key, rates in self._found.items() if key[0] != model}
+
+    def of(self, deployment: Deployment, state: ReplicaState, name: str, is_divided: bool) -> RatesReport | None:
+        """Return the rates of the replica on a node of this name; None while it is measured."""
+        assert state.model is not None
+        key = deployment.model, state.node, state.process
+        known = self._found.get(key)
+        if known is None or (known.done() and known.exception() is not None):
+            kept = None if is_divided else json_cache.read(deployment.key(name, state.model))
+            known = asyncio.ensure_future(
+                _at_once(kept) if kept else self._measure(deployment, state.model, state.node)
+            )
+            self._found[key] = known
+            if not kept and not is_divided:
+                self._from[key] = math.inf
+        if not known.done():
+            return None
+        if self._from.get(key) == math.inf:
+            self._from[key] = time.monotonic() + self._idle
+            json_cache.write(deployment.key(name, state.model), msgspec.to_builtins(known.result()))
+        return known.result()
+
+    def again(self, deployment: Deployment, state: ReplicaState, node: Node) -> RatesReport | None:
+        """Return the rates of a replica once they are measured a second time, else None. That begins where nobody has
+        computed there for a while, and ends where somebody does."""
+        key = deployment.model, state.node, state.process
+        if key not in self._from or state.model is None:
+            return None
+        if node.windows or node.running:
+            self._from[key] = time.monotonic() + self._idle
+            if (second := self._second.pop(key, None)) is not None:
+                second.cancel()
+            if node.windows:  # answers have said it
+                del self._from[key]
+            return None
+        if (second := self._second.get(key)) is None:
+            if time.monotonic() > self._from[key]:
+                self._second[key] = asyncio.ensure_future(self._measure(deployment, state.model, state.node))
+            return None
+        if not second.done():
+            return None
+        del self._from[key], self._second[key]
+        return None if second.cancelled() or second.exception() is not None else second.result()
+
+
+async def _at_once(kept: Any) -> RatesReport:
+    """Return rates that were kept."""
+    return msgspec.convert(kept, RatesReport)
+
+
+def keep(deployment: Deployment, name: str, model: ModelInfo, rates: RatesReport, speed: float) -> None:
+    """Keep the rates of a node for the next run: half of what was known, and half of what answers say it does now."""
+    key = deployment.key(name, model)
+    before = json_cache.read(key)
+    known = rates if before is None else msgspec.convert(before, RatesReport)
+    names = ("prefill", "decode", "decode_sum")
+    now = {each: (getattr(known, each) + speed * getattr(rates, each)) / 2 for each in names}
+    json_cache.write(key, msgspec.to_builtins(msgspec.structs.replace(rates, **now)))
+
+
 async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesReport:
     """Return the rates of a prompt, of one answer, and of answers in all slots on a node; a guess where answers ended
     too early to say.
@@ -167,17 +262,20 @@ async def measure(deployment: Deployment, info: ModelInfo, node: str) -> RatesRe
     reading = sum(each.prompt_seconds for each in alone)
     prefill = _PROMPT * len(alone) / reading if reading else decode
     most = max(_tokens_per_second(together) or decode, decode)
-    return RatesReport(prefill, decode, most, alone[-1].predicted)
+    latency = statistics.median(each.latency for each in alone)
+    return RatesReport(prefill, decode, most, alone[-1].predicted, latency)
 
 
 class _Round(NamedTuple):
     """Answers that were computed together: the tokens that came while all of them were written, in so many seconds;
-    the seconds of their prompts, and the tokens a second that were predicted of one alone."""
+    the seconds of their prompts, the tokens a second that were predicted of one alone, and the seconds to the first
+    token of the first one that its prompt did not take."""
 
     tokens: int
     seconds: float
     prompt_seconds: float
     predicted: float
+    latency: float
 
 
 async def _rounds(deployment: Deployment, node: str, count: int, tokens: int) -> list[_Round]:
@@ -205,6 +303,7 @@ async def _round(deployment: Deployment, node: str, count: int, tokens: int, num
     prompts: list[Any] = [[5 + (count + 7 * number + k) % 90 for k in range(_PROMPT)]]
     several = [{"max_tokens": tokens, "temperature": 1.0, "seed": seed} for seed in range(count)]
     requests = [Generate(prompts=prompts, options=options, owner="measure") for options in several]
+    sent = time.monotonic()
     found = await asyncio.gather(*(_answer(deployment, request, node) for request in requests))
     reading = sum(each.prompt_seconds for _, each in found)
     predicted = found[0][1].report.get("predicted", {}).get("decode_tokens_per_second")
@@ -215,7 +314,9 @@ async def _round(deployment: Deployment, node: str, count: int, tokens: int, num
     if written < _LEAST and all_came:  # some ended before others began
         begin, end = min(all_came)[0], max(all_came)[0]
         written = sum(count for time, count in all_came if time > begin)
-    return _Round(written, end - begin, reading, predicted or 0.0)
+    came, first = found[0]
+    latency = max(came[0][0] - sent - first.prompt_seconds, 0.0) if came else 0.0
+    return _Round(written, end - begin, reading, predicted or 0.0, latency)
 
 
 async def _answer(deployment: Deployment, request: Generate, node: str) -> tuple[list[tuple[float, int]], Finished]:
@@ -237,7 +338,7 @@ def _tokens_per_second(rounds: Sequence[_Round]) -> float | None:
     return tokens / seconds if tokens >= _LEAST and seconds else None
 
 
-def actor_on(node: str, kind: type, *arguments: Any) -> ActorHandle:
-    """Return an actor on a node of Ray."""
+def actor_on(node: str, kind: type, *arguments: Any, **options: Any) -> ActorHandle:
+    """Return an actor on a node of Ray, with further options of Ray."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(kind).remote(*arguments)
+    return ray.remote(num_cpus=0, scheduling_strategy=strategy, **options)(kind).remote(*arguments)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rung.fleet.deployments import Deployment, NodeLost
-from rung.fleet.messages import ModelStatus, ReplicaState
+from rung.fleet.messages import ModelStatus, RatesReport, ReplicaState
 from rung.fleet.router import CHARACTERS, Job, Node, Rates, Router, pieces_of
 from rung.server.child.machines import STAGE_LOST
 from rung.server.engines import Event, Replay, with_seed
@@ -86,11 +86,24 @@ class FleetEngine:
         self.lose(node)
         self._replicas[node] = _ReplicaOnNode(deployment, name, state)
         self.failed = None
-        rates = Rates(state.rates.prefill, state.rates.decode, state.rates.decode_sum)
+        rates = Rates(state.rates.prefill, state.rates.decode, state.rates.decode_sum, state.rates.latency)
         self.router.add(Node(node, state.model.parallel, rates))
         room = f"{state.model.parallel} answers at once, context {state.model.context:,}"
         self._on_note(f"{self.name} is ready on {name}: {state.model.format}, {room}")
         self._changed()
+
+    def set_rates(self, node: str, found: RatesReport) -> None:
+        """Note what a node was measured at once more."""
+        replica, known = self._replicas[node], self.router.nodes[node]
+        replica.state = msgspec.structs.replace(replica.state, rates=found)
+        known.rates, known.speed = Rates(found.prefill, found.decode, found.decode_sum, found.latency), 1.0
+
+    def rates_of(self, node: str) -> tuple[RatesReport, float] | None:
+        """Return the rates of a node and the share of them that its answers say; None where these said nothing yet."""
+        replica, known = self._replicas.get(node), self.router.nodes.get(node)
+        if replica is None or known is None or not known.windows or replica.state.rates is None:
+            return None
+        return replica.state.rates, known.speed
 
     def lose(self, node: str) -> None:
         """Note that a node does not compute any more; what it computed goes on elsewhere."""

@@ -190,7 +190,8 @@ def live(status: FleetStatus, model: str) -> Forecast:
                 parts.append(Part(kind, memory=each.memory, reason=reason, layers=each.layers))
                 continue
             speed = each.speed
-            rates = Rates(each.rates.prefill * speed, each.rates.decode * speed, each.rates.decode_sum * speed)
+            found = each.rates
+            rates = Rates(found.prefill * speed, found.decode * speed, found.decode_sum * speed, found.latency / speed)
             parts.append(Part(kind, each.format, each.memory, rates, layers=each.layers))
             nodes.append(SimulatedNode(kind.name, each.slots, rates))
     if not parts:

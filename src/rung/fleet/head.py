@@ -22,6 +22,12 @@ from rung.server.protocol import Load
 
 #: Bytes of the token of Ray, which are its hexadecimal digits.
 _TOKEN_BYTES = 32
+#: Seconds between two looks whether Ray runs, and what is said where it does not.
+_LOOK_SECONDS = 0.5
+_LOST = (
+    "Ray's own head on this machine has ended, and the fleet with it. Its nodes wait for an hour: "
+    "the same rung fleet up has it back."
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,8 @@ def up(
 
             async def let_in(pool: FleetPool) -> None:
                 on_note(f"fleet: {head}   rung fleet join {head} --token {tokens.new()}   # once, within the hour")
-                await control.serve(control.Control(folder, pool, tokens, ray_address), folder, listener)
+                serving = control.serve(control.Control(folder, pool, tokens, ray_address), folder, listener)
+                await asyncio.gather(serving, _watch_ray(running, on_note))
 
             pool = FleetPool(models, ray_address, versions, on_note, let_in, _end)
             pool.connect()
@@ -109,6 +116,16 @@ def _begin(running: ray_node.RayNode, folder: Folder, named: str, address: str, 
     found = running.start_head(ray_node.free_port(address))
     folder.enter(Member(name=named, address=address, process=os.getpid(), control=head, ray=found, is_head=True))
     return found
+
+
+async def _watch_ray(running: ray_node.RayNode, on_note: Callable[[str], None]) -> None:
+    """End this process where Ray's own head beside it has ended: at once, as nothing that it has of Ray answers any
+    more, and without a word to nodes, which come back as to a head that was killed."""
+    while running.is_running:
+        await asyncio.sleep(_LOOK_SECONDS)
+    on_note(_LOST)
+    running.stop()
+    os._exit(1)
 
 
 def _end() -> None:

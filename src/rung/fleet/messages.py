@@ -60,12 +60,14 @@ class Invitation(msgspec.Struct, frozen=True):
 
 class RatesReport(msgspec.Struct, frozen=True):
     """Tokens a second that a replica measured: of prompts, of one answer alone, of all its answers together; and that
-    were predicted of one answer alone, 0 where nothing is known."""
+    were predicted of one answer alone, 0 where nothing is known. ``latency``: seconds to the first token of a request
+    that are not for reading its prompt."""
 
     prefill: float
     decode: float
     decode_sum: float
     predicted: float = 0.0
+    latency: float = 0.0
 
 
 class StageReport(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from rung.core.errors import DoesNotFit, RungError, UsageError
 from rung.core.types import Device
 from rung.engine.open_model import open_any
 from rung.fleet import weights
-from rung.fleet.deployments import Deployment, NodeLost, actor_on, measure
+from rung.fleet.deployments import Deployment, NodeLost, Speeds, actor_on, keep
 from rung.fleet.engine import FleetEngine
 from rung.fleet.messages import (
     CLASS_LABEL,
@@ -32,7 +32,6 @@ from rung.fleet.messages import (
     NodeLog,
     NodeReport,
     NodeStatus,
-    RatesReport,
     ReplicaState,
     ServedModel,
     StageReport,
@@ -52,6 +51,8 @@ from rung.server.protocol import Failed, Load
 _LOOK, _STATE_SECONDS, _SILENT_SECONDS = 0.5, 5.0, 10.0
 #: Failures that are kept, and seconds in which the same one is noted once.
 _FAILURES, _SAME_SECONDS = 20, 30.0
+#: Seconds between two times that the rates of nodes are kept for the next run.
+_KEEP_SECONDS = 20.0
 #: Seconds that the first model has to be ready on a node.
 _START_SECONDS = 300.0
 
@@ -143,7 +144,7 @@ class FleetPool:
         self._dividing: dict[str, asyncio.Task[None]] = {}
         #: Models that were divided, are not any more, and could not be divided again yet.
         self._again: set[str] = set()
-        self._rates: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
+        self._speeds, self._kept = Speeds(), time.monotonic()
         self._tasks: set[asyncio.Future[None]] = set()
 
     # ---- as a server knows the models
@@ -192,11 +193,12 @@ class FleetPool:
 
     async def stop(self) -> None:
         """End what watches the nodes."""
-        tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._rates.values(), *self._dividing.values()]
+        tasks: list[asyncio.Future[Any]] = [*self._tasks, *self._speeds.tasks, *self._dividing.values()]
         tasks += self._explaining
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        logging.getLogger("ray.serve").setLevel(logging.CRITICAL)  # its threads go on, and find no Ray
         await asyncio.to_thread(ray.shutdown)
 
     def connect(self) -> None:
@@ -230,6 +232,7 @@ class FleetPool:
                     dividing.result()
                 if not engine.is_ready and (dividing is None or dividing.done()):
                     self._dividing[model] = asyncio.create_task(self._divide(model, engine))
+            self._keep_rates()
             await asyncio.sleep(_LOOK)
 
     def _class_of(self, node: str) -> str:
@@ -274,23 +277,35 @@ class FleetPool:
             if model in self._again:
                 continue  # the replica still has layers whose others have ended
             if state.model is not None:
-                state = await self._with_rates(deployment, engine, state)
+                state = self._with_rates(deployment, engine, state)
             self._states[key] = state
             engine.set_node(deployment, node, self._name_of(node), state)
 
-    async def _with_rates(self, deployment: Deployment, engine: FleetEngine, state: ReplicaState) -> ReplicaState:
-        """Return a state with the rates that a replica was measured at when it was there first; without rates, and so
-        not ready, while it is measured."""
-        assert state.model is not None
-        key = engine.name, state.node, state.process
-        if (known := self._rates.get(key)) is None or (known.done() and known.exception() is not None):
-            known = self._rates[key] = asyncio.ensure_future(measure(deployment, state.model, state.node))
-        if not known.done():
+    def _with_rates(self, deployment: Deployment, engine: FleetEngine, state: ReplicaState) -> ReplicaState:
+        """Return a state with the rates of a replica; without rates, and so not ready, while it is measured."""
+        divided, name = self._divided.get(engine.name), self._name_of(state.node)
+        rates = self._speeds.of(deployment, state, name, divided is not None)
+        if rates is None:
             return state
-        rates, divided = known.result(), self._divided.get(engine.name)
         if divided is not None:  # a part alone is predicted there
             rates = msgspec.structs.replace(rates, predicted=divided.division.alone)
+            return msgspec.structs.replace(state, rates=rates)
+        node = engine.router.nodes.get(state.node)
+        found = None if node is None else self._speeds.again(deployment, state, node)
+        if found is not None and state.model is not None:
+            engine.set_rates(state.node, found)
+            keep(deployment, name, state.model, found, 1.0)
         return msgspec.structs.replace(state, rates=rates)
+
+    def _keep_rates(self) -> None:
+        """Keep how fast nodes are, for the next run, from time to time."""
+        if time.monotonic() - self._kept < _KEEP_SECONDS:
+            return
+        self._kept = time.monotonic()
+        for (model, node), state in self._states.items():
+            found = self.engines[model].rates_of(node)
+            if found is not None and state.model is not None and node in self._nodes and model not in self._divided:
+                keep(self._deployments[model, self._class_of(node)], self._name_of(node), state.model, *found)
 
     async def _divide(self, model: str, engine: FleetEngine) -> None:
         """Divide a model that no node holds alone over those of the class that has most of them; once for the same
@@ -315,7 +330,7 @@ class FleetPool:
         if (before := self._divided.pop(model, None)) is not None:
             before.end()
             self._again.add(model)
-            self._rates = {key: rates for key, rates in self._rates.items() if key[0] != model}
+            self._speeds.forget(model)
         try:
             self._divided[model] = await self._load_divided(model, nodes)
             self._again.discard(model)

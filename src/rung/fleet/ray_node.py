@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ _SESSION, _PREFIX = "session", "rung-fleet-"
 #: A port that nothing can listen on: Ray goes on without the service.
 _NO_PORT = str(2**16)
 #: Seconds that Ray has to start, and to end.
-_START_SECONDS, _END_SECONDS = 120.0, 10.0
+_START_SECONDS, _END_SECONDS = 120.0, 3.0
 
 
 def require() -> str:
@@ -66,6 +66,8 @@ def environment(folder: Folder) -> dict[str, str]:
         "RAY_DEDUP_LOGS": "1",
         "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # a driver prints what became of workers among its own output else
         "RAY_SERVE_ENABLE_TASK_EVENTS": "0",
+        # threads of Ray Serve call Ray when a process has left it: they would begin a cluster of their own, and hang
+        "RAY_ENABLE_AUTO_CONNECT": "0",
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_timeout_ms": "2000",
         "RAY_health_check_failure_threshold": "5",
@@ -146,6 +148,7 @@ class RayNode:
     def stop(self) -> None:
         """End all processes of Ray that were started here, and take their files away."""
         if self._process is not None:
+            workers = _below([self._process.pid])
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -154,6 +157,7 @@ class RayNode:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            _kill(workers)
         _end_session(self._temporary)
 
     def _end_earlier(self) -> None:
@@ -183,11 +187,36 @@ def connected() -> Iterator[None]:
 
 
 def _end_session(folder: Path) -> None:
-    """End processes of Ray whose command names a folder that was made for them, and take it away."""
+    """End processes of Ray whose command names a folder that was made for them, with those that they started, and take
+    it away."""
     import psutil
 
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        if any(str(folder) in word for word in process.info["cmdline"] or ()):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    found = [
+        process
+        for process in psutil.process_iter(["pid", "cmdline"])
+        if any(str(folder) in word for word in process.info["cmdline"] or ())
+    ]
+    _kill([*found, *_below([process.pid for process in found])])
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _below(pids: Iterable[int]) -> list[Any]:
+    """Return the processes (of psutil) that these started, and those that they did: workers of Ray have other names."""
+    import psutil
+
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found += psutil.Process(pid).children(recursive=True)
+    return found
+
+
+def _kill(processes: Iterable[Any]) -> None:
+    """End processes that are still there, and wait until they are gone."""
+    import psutil
+
+    there = list(processes)
+    for process in there:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(there, _END_SECONDS)

@@ -31,11 +31,13 @@ _LEAST_SPEED, _MOST_SPEED = 0.02, 8.0
 
 @dataclass(frozen=True)
 class Rates(Value):
-    """Tokens a second of a node: of prompts, of one answer alone, and of all answers together."""
+    """Tokens a second of a node: of prompts, of one answer alone, and of all answers together; and the seconds to the
+    first token of a request that are not for reading its prompt."""
 
     prefill: float
     decode: float
     decode_sum: float
+    latency: float = 0.0
 
 
 @dataclass
@@ -74,6 +76,8 @@ class Node:
     def __init__(self, name: str, slots: int, rates: Rates) -> None:
         self.name, self.slots, self.rates, self.speed = name, slots, rates, 1.0
         self.is_draining = False
+        #: How many times its speed was measured by what it computed.
+        self.windows = 0
         self.running: dict[int, Job] = {}
         self._pieces: OrderedDict[int, None] = OrderedDict()
         self._since = 0.0
@@ -138,6 +142,7 @@ class Node:
         if self._expected >= _WINDOW_SECONDS and enough:
             found = min(max(self._done / self._expected, _LEAST_SPEED), _MOST_SPEED)
             self.speed += _NEW_SHARE * (found - self.speed)
+            self.windows += 1
             self._tokens, self._done, self._expected = 0, 0.0, 0.0
 
 

@@ -1,7 +1,8 @@
 """Simulate a fleet: requests of a trace, the router of the real one, and nodes that compute at their rates.
 
 Discrete events: a request that comes, and one that ends on a node. Between two events of a node its rates are shared
-equally by what it computes: prompts at ``prefill``, answers at ``decode`` each and ``decode_sum`` together.
+equally by what it computes: prompts at ``prefill``, with what else a first token takes there, answers at ``decode``
+each and ``decode_sum`` together.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def burst(count: int, prompt: int, tokens: int) -> list[Request]:
 
 @dataclass
 class _Running:
-    """A request on a node: what is left of its prompt and answer."""
+    """A request on a node: what is left of its prompt, with its latency in tokens of that, and of its answer."""
 
     job: Job
     request: Request
@@ -181,7 +182,8 @@ class Simulation:
         for job, node in self._router.assign(now):
             machine, request = self._machines[node.name], self._requests[job.number]
             self._advance(node.name, now)
-            machine.running[job.number] = _Running(job, request, float(request.prompt), float(request.tokens))
+            prompt = request.prompt + machine.rates.latency * machine.rates.prefill
+            machine.running[job.number] = _Running(job, request, prompt, float(request.tokens))
             self._plan(node.name, now)
 
     def _plan(self, name: str, now: float) -> None:

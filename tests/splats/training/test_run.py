@@ -69,7 +69,7 @@ def test_a_tiny_scene_is_learned_and_its_folder_is_whole(scene, tmp_path, strate
 def test_without_points_it_begins_where_pictures_agree_or_with_random_ones_and_learns(tmp_path, monkeypatch, alike):
     if not alike:
         monkeypatch.setattr(
-            initialization.stereo, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
+            initialization, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
         )
     made, said = tiny.make(tmp_path / "bare", points=False), []
     done = train(settings(made), tmp_path / "run", listener=ProgressListener(note=said.append))

@@ -4,8 +4,13 @@ encodes tensors so, ``rung explain --jsonl --fleet`` explains rows, ``rung compa
 from __future__ import annotations
 
 import itertools
+import math
+import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import ray
@@ -14,7 +19,6 @@ from ray.exceptions import RayError, RayTaskError
 from rung.conversion import tensor_pieces
 from rung.conversion.tensor_pieces import Done, Piece
 from rung.core.errors import RungError
-from rung.core.types import Format
 from rung.fleet.deployments import actor_on
 from rung.fleet.messages import CLASS_LABEL
 from rung.fleet.weights import FileSource, ModelFile
@@ -26,6 +30,16 @@ _EACH = 2
 _LOOK, _NODE_SECONDS = 2.0, 60.0
 #: Rows to a piece and their characters at most, unless one has more; and pieces that are done before one that is not.
 _ROWS, _CHARACTERS, _MOST_DONE = 16, 2**20, 256
+#: Seconds that a node is to take for what it gets to encode at once, and bytes of that at most.
+_GROUP_SECONDS, _MOST_GROUP = 0.15, 8 << 20
+#: The share of what was measured before in how fast a node is, and how many times what a piece was to take it may take
+#: before its node is believed to hang.
+_KEPT, _OVERDUE = 0.7, 3.0
+#: Seconds that an encoder stays that nobody needs, seconds between two looks at it, and resident bytes above which it
+#: does not stay.
+_IDLE_SECONDS, _IDLE_LOOK, _IDLE_BYTES = 600.0, 2.0, 512 << 20
+#: Ray's name of what the encoders of all commands are in.
+_NAMESPACE = "rung"
 P = TypeVar("P")
 #: A row of a file: its number and its text.
 Row: TypeAlias = tuple[int, str]
@@ -34,42 +48,82 @@ Row: TypeAlias = tuple[int, str]
 class Nodes(Generic[P]):
     """The nodes that compute, each with an actor of ``kind``, whose ``do`` takes a piece; ``arguments`` make it.
 
-    What was on a node that is lost goes to others. A node has ``each`` pieces at once.
+    What was on a node that is lost goes to others. A node has ``each`` pieces at once. With a ``name`` the actors stay
+    when the command has ended, for the next one, as long as they choose. With ``size``, what a piece counts, a node
+    that has nothing to do at the end computes, too, what is under way on a slower one: the first to have it counts.
     """
 
-    def __init__(self, kind: type, arguments: Sequence[Any], on_note: Callable[[str], None], each: int = _EACH) -> None:
+    def __init__(
+        self,
+        kind: type,
+        arguments: Sequence[Any],
+        on_note: Callable[[str], None],
+        each: int = _EACH,
+        name: str = "",
+        size: Callable[[P], int] | None = None,
+    ) -> None:
         self._kind, self._arguments, self._on_note, self._each = kind, arguments, on_note, each
+        self._name, self._size = name, size
         self._names: dict[str, str] = {}
         self._actors: dict[str, Any] = {}
-        self._under_way: dict[Any, tuple[str, P]] = {}
+        self._under_way: dict[Any, _UnderWay[P]] = {}
+        self._speeds: dict[str, float] = {}
+        #: Sizes that a node did, the later ones count more, and seconds of them; and when it did the last one.
+        self._lately: dict[str, tuple[float, float]] = {}
+        self._last: dict[str, float] = {}
         self._again: list[P] = []
         self._looked = 0.0
 
-    def done(self, source: Iterator[P | None]) -> Iterator[tuple[str, P, Any]]:
-        """Yield the name of a node, a piece, and what came of it, as they come; a None of ``source`` stands for a piece
-        that is to wait for what is under way. Raises ``RungError``, and what an actor raises."""
+    def begin(self, nothing: P) -> None:
+        """Have actors begin on the nodes that are there, and be connected to: each gets a piece that is empty. Raises
+        ``RungError`` where there is none for a while."""
+        self._look()
+        for actor in self._actors.values():
+            actor.do.remote(nothing)
+
+    def done(self, take: Callable[[float], P | None]) -> Iterator[tuple[str, P, Any]]:
+        """Yield the name of a node, a piece, and what came of it, as they come.
+
+        ``take`` returns the next piece for a node that is so fast (sizes a second, 0.0 where nothing is known); None
+        where there is none, or it is to wait for what is under way. Raises ``RungError``, and what an actor raises.
+        """
         while True:
             self._look()
-            self._give(source)
+            self._give(take)
             if not self._under_way:
                 return
             ready, _ = ray.wait(list(self._under_way), num_returns=1, timeout=_LOOK)
             for each in ready:
-                node, piece = self._under_way.pop(each)
+                task = self._under_way.pop(each)
                 try:
                     found = ray.get(each)
                 except RayTaskError:
                     raise  # another node would raise it, too
                 except RayError:
-                    self._lose(node, piece)
+                    self._lose(task)
                     continue
-                yield self._names[node], piece, found
+                self._measure(task)
+                for copy in [ref for ref, other in self._under_way.items() if other.piece is task.piece]:
+                    del self._under_way[copy]
+                yield self._names[task.node], task.piece, found
 
-    def _lose(self, node: str, piece: P) -> None:
+    def _measure(self, task: _UnderWay[P]) -> None:
+        """Note how fast a node was."""
+        now, before = time.monotonic(), self._last.get(task.node, 0.0)
+        if self._size is not None:
+            done, seconds = self._lately.get(task.node, (0.0, 0.0))
+            done = _KEPT * done + self._size(task.piece)
+            seconds = _KEPT * seconds + now - max(task.since, before)
+            self._lately[task.node] = done, seconds
+            self._speeds[task.node] = done / max(seconds, 1e-6)
+        self._last[task.node] = now
+
+    def _lose(self, task: _UnderWay[P]) -> None:
         """Note that a node is lost: others get what it had."""
-        self._again.append(piece)
-        if self._actors.pop(node, None) is not None:
-            self._on_note(f"{self._names[node]} is lost; others compute what it had.")
+        if all(other.piece is not task.piece for other in self._under_way.values()):
+            self._again.append(task.piece)
+        if self._actors.pop(task.node, None) is not None:
+            self._on_note(f"{self._names[task.node]} is lost; others compute what it had.")
 
     def _look(self) -> None:
         """Have an actor on each node that computes. Raises ``RungError`` where there is none for a while."""
@@ -80,26 +134,60 @@ class Nodes(Generic[P]):
             for node, about in alive.items():
                 if node not in self._actors and about["Labels"].get(CLASS_LABEL):
                     self._names[node] = str(about["NodeName"])
-                    self._actors[node] = actor_on(node, self._kind, *self._arguments)
+                    self._actors[node] = self._actor_on(node)
             if not self._actors:
                 if self._looked > until:
                     raise RungError("No node of the fleet computes.", code="fleet-no-node")
                 time.sleep(_LOOK / 4)
 
-    def _give(self, source: Iterator[P | None]) -> None:
+    def _actor_on(self, node: str) -> Any:
+        """Return the actor on a node: the one that stayed there, or a new one."""
+        if not self._name:
+            return actor_on(node, self._kind, *self._arguments)
+        stays = {"name": f"{self._name} {node}", "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+        return actor_on(node, self._kind, *self._arguments, **stays)
+
+    def _give(self, take: Callable[[float], P | None]) -> None:
         """Give each node what it has room for, the ones with least first."""
         busy = dict.fromkeys(self._actors, 0)
-        for node, _ in self._under_way.values():
-            busy[node] = busy.get(node, 0) + 1
+        for task in self._under_way.values():
+            busy[task.node] = busy.get(task.node, 0) + 1
         while True:
-            node = min(self._actors, key=lambda each: busy[each])
+            node = min(self._actors, key=lambda each: (busy[each], -self._speeds.get(each, 0.0)))
             if busy[node] >= self._each:
                 return
-            piece = self._again.pop() if self._again else next(source, None)
+            piece = self._again.pop() if self._again else take(self._speeds.get(node, 0.0))
+            if piece is None and self._size is not None and not busy[node]:
+                piece = self._of_slower(node)
             if piece is None:
                 return
-            self._under_way[self._actors[node].do.remote(piece)] = node, piece
+            self._under_way[self._actors[node].do.remote(piece)] = _UnderWay(node, piece, time.monotonic())
             busy[node] += 1
+
+    def _of_slower(self, node: str) -> P | None:
+        """Return the piece under way that is predicted to end last, where a node would have it earlier; none that two
+        nodes have."""
+        assert self._size is not None
+        now, ends, queued = time.monotonic(), list[tuple[float, P]](), dict[str, float]()
+        holders = Counter(id(task.piece) for task in self._under_way.values())
+        for task in self._under_way.values():
+            own = self._size(task.piece) / (self._speeds.get(task.node) or 1e-9)
+            queued[task.node] = queued.get(task.node, 0.0) + own
+            if holders[id(task.piece)] == 1:
+                is_late = now - task.since > _OVERDUE * queued[task.node]
+                ends.append((math.inf if is_late else queued[task.node], task.piece))
+        end, piece = max(ends, key=lambda each: each[0], default=(0.0, None))
+        speed = self._speeds.get(node, 0.0)
+        return piece if piece is not None and speed and self._size(piece) / speed < end else None
+
+
+@dataclass(frozen=True)
+class _UnderWay(Generic[P]):
+    """A piece that a node has since then (seconds of the monotonic clock)."""
+
+    node: str
+    piece: P
+    since: float
 
 
 def source_of(files: Sequence[ModelFile]) -> Any:
@@ -108,43 +196,90 @@ def source_of(files: Sequence[ModelFile]) -> Any:
 
 
 class Encoder:
-    """Encode pieces on a node; an actor."""
+    """Encode pieces on a node; an actor that stays for the next command. It ends when nobody needs it for a while, and
+    where it takes much memory as soon as a command has ended."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self) -> None:
+        self._compiled: dict[str, bool] = {}
+        self._lock, self._last = threading.Lock(), time.monotonic()
+        threading.Thread(target=self._end_idle, daemon=True, name="idle").start()
+
+    def _end_idle(self) -> None:
+        """End this process when it is not needed any more."""
+        from rung.engine import planning
+
+        while True:
+            time.sleep(_IDLE_LOOK)
+            with self._lock:
+                idle = time.monotonic() - self._last
+                if idle > _IDLE_SECONDS or (idle > _IDLE_LOOK and planning.resident_memory() > _IDLE_BYTES):
+                    os._exit(0)  # Ray has no word for an actor that ends itself between two calls
+
+    def do(self, order: Order) -> list[Done] | tuple[str, list[str], list[str], str]:
+        """Return pieces in their formats, or the cause, facts, ways out and code of a ``RungError``."""
         from rung import formats
         from rung.engine import planning
         from rung.run.self_check import encoders
 
-        self._threads = planning.compute_threads(None)
-        self._compiled: frozenset[Format] = encoders.prove([formats.get(name) for name in names])
+        with self._lock:
+            try:
+                if missing := [name for name in order.compiled if name not in self._compiled]:
+                    proven = encoders.prove([formats.get(name) for name in missing])
+                    self._compiled |= {name: formats.get(name) in proven for name in missing}
+                compiled = frozenset(formats.get(name) for name in order.compiled if self._compiled[name])
+                threads = planning.compute_threads(None)
+                return [tensor_pieces.encode(piece, compiled, threads) for piece in order.pieces]
+            except RungError as error:
+                return error.cause, list(error.facts), list(error.ways_out), error.code
+            finally:
+                self._last = time.monotonic()
 
-    def do(self, piece: Piece) -> Done | tuple[str, list[str], list[str], str]:
-        """Return a piece in its format, or the cause, facts, ways out and code of a ``RungError``."""
-        try:
-            return tensor_pieces.encode(piece, self._compiled, self._threads)
-        except RungError as error:
-            return error.cause, list(error.facts), list(error.ways_out), error.code
+
+@dataclass(frozen=True)
+class Order:
+    """Pieces that a node is to encode, and names of the formats for which it is worth to load compiled encoders."""
+
+    pieces: list[Piece]
+    compiled: list[str]
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the pieces."""
+        return sum(piece.before.nbytes for piece in self.pieces)
 
 
 class Encoders:
-    """The nodes that encode. Called with pieces it yields them done.
+    """The nodes that encode. Called with pieces it yields them done. Encoders begin at once on nodes that have none.
 
     ``compiled`` are names of the formats for which it is worth to load compiled encoders. ``counts`` says how many
-    pieces each node did, by its name.
+    pieces each node did, by its name. A node gets as many at once as it encodes in a moment.
     """
 
-    def __init__(self, compiled: list[str], on_note: Callable[[str], None]) -> None:
-        self._nodes = Nodes[Piece](Encoder, [compiled], on_note)
+    def __init__(self, on_note: Callable[[str], None]) -> None:
+        self._nodes = Nodes[Order](Encoder, [], on_note, name="encoder", size=lambda order: order.size)
+        self.compiled: list[str] = []
         self.counts: dict[str, int] = {}
+        self._nodes.begin(Order([], []))
 
     def __call__(self, source: Iterator[Piece]) -> Iterator[tuple[Piece, Done]]:
         """Yield pieces as they are done. Raises ``RungError``."""
-        for name, piece, found in self._nodes.done(source):
-            if not isinstance(found, Done):
+
+        def take(speed: float) -> Order | None:
+            left, pieces = min(speed * _GROUP_SECONDS, _MOST_GROUP), list[Piece]()
+            for piece in source:
+                pieces.append(piece)
+                left -= piece.before.nbytes
+                if left <= 0:
+                    break
+            return Order(pieces, self.compiled) if pieces else None
+
+        for name, order, found in self._nodes.done(take):
+            if isinstance(found, tuple):
                 cause, facts, ways_out, code = found
                 raise RungError(cause, facts, ways_out, code=code)
-            self.counts[name] = self.counts.get(name, 0) + 1
-            yield piece, Done(Encoded(piece.format, found.after.shape, found.after.parts), found.lost)
+            self.counts[name] = self.counts.get(name, 0) + len(found)
+            for piece, done in zip(order.pieces, found, strict=True):
+                yield piece, Done(Encoded(piece.format, done.after.shape, done.after.parts), done.lost)
 
 
 class Answerer:
@@ -173,7 +308,8 @@ class Rows:
     def __call__(self, rows: Iterator[Row]) -> Iterator[str]:
         """Yield the values of the function, in the order of the rows, each once. Raises ``RungError``."""
         done: dict[int, list[str]] = {}
-        for name, (number, piece), found in self._nodes.done(self._pieces(rows)):
+        pieces = self._pieces(rows)
+        for name, (number, piece), found in self._nodes.done(lambda speed: next(pieces, None)):
             self.counts[name] = self.counts.get(name, 0) + len(piece)
             done[number] = found
             if self._rows == 1:

@@ -12,7 +12,6 @@ from llvmlite import ir
 
 from rung.kernels.cpu import target
 from rung.kernels.isa import emit
-from rung.kernels.isa import emit as halves
 from rung.kernels.isa.emit import (
     F16,
     F32,
@@ -52,7 +51,7 @@ def load(b, address):
 @instruction(f32x16, INT)
 def load_half(b, address):
     """16 float16, widened to float32."""
-    return halves.widen(b, _load(b, address, F16S))
+    return emit.widen(b, _load(b, address, F16S))
 
 
 @instruction(f32x16, INT)
@@ -83,7 +82,7 @@ def store(b, address, value):
 @instruction(VOID, INT, f32x16)
 def store_half(b, address, value):
     """16 float32 rounded to float16."""
-    _store(b, address, halves.narrow(b, value))
+    _store(b, address, emit.narrow(b, value))
 
 
 @instruction(FLOAT, INT)

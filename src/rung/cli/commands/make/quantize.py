@@ -113,6 +113,7 @@ def quantize(
     A run that was stopped goes on where it was when the same command is given again.
     """
     from rung.conversion.quantize import kind_of, parse_keep, quantizing, weighed
+    from rung.conversion.writing import names_compiled
     from rung.core.files import writing
     from rung.measure.curves import check_curves, curves
 
@@ -129,10 +130,12 @@ def quantize(
         return
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
-    card = opened(source, target, offline, revision, quiet or json)
-    job = quantizing(card, chosen, format, kept)
-    job = job if importance is None else weighed(job, Path(importance))
-    with over_fleet(job, quiet or json) if fleet else nullcontext() as nodes:
+    with over_fleet(quiet or json) if fleet else nullcontext() as nodes:
+        card = opened(source, target, offline, revision, quiet or json)
+        job = quantizing(card, chosen, format, kept)
+        job = job if importance is None else weighed(job, Path(importance))
+        if nodes is not None:
+            nodes.compiled = names_compiled(job)
         written, seconds = done(job, target, threads, quiet or json, nodes)
     report(job, written, seconds, target, json, quiet, by_role=True)
     if picture is not None:
@@ -166,17 +169,17 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
 
 
 @contextmanager
-def over_fleet(job: Job, quiet: bool) -> Iterator[Encoders]:
-    """Connect to the fleet of this machine for a job; say what each node did. Raises ``RungError``."""
+def over_fleet(quiet: bool) -> Iterator[Encoders]:
+    """Connect to the fleet of this machine and have encoders begin there; say what each node did at the end. Raises
+    ``RungError``."""
     from rung.cli.views.output import note
-    from rung.conversion.writing import names_compiled
     from rung.fleet import ray_node
 
     ray_node.require()
     with ray_node.connected():
         from rung.fleet.work.pieces import Encoders
 
-        nodes = Encoders(names_compiled(job), lambda text: None if quiet else note(text))
+        nodes = Encoders(lambda text: None if quiet else note(text))
         yield nodes
         if not quiet:
             note("pieces by node: " + ", ".join(f"{name} {count:,}" for name, count in sorted(nodes.counts.items())))
