@@ -1,6 +1,7 @@
 """Machine code of the kernels in CUDA C for 12 architectures, without a card: instructions, registers, spills, time.
 
     python benchmarks/cuda.py --nvrtc LIBNVRTC [--tools FOLDER] [--formats q4_0,nf4:64,...] [--architectures 61,90]
+    python benchmarks/cuda.py --nvrtc LIBNVRTC --blocks [...]   # types of GGUF in the blocks of a file, as layers do
 
 NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the kernels of whole tokens (``store``,
 ``gate``) of a format (``libnvrtc.so.12`` of
@@ -31,8 +32,18 @@ import torch
 
 from rung import formats
 from rung.kernels.cuda import compiler
+from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.cuda.layouts import STORED, Layout, stored
-from rung.kernels.cuda.source import THREADS, counts, decoding, product, tile_of
+from rung.kernels.cuda.source import (
+    COUNTS,
+    THREADS,
+    byte_product,
+    bytes_of_rows,
+    counts,
+    decoding,
+    product,
+    tile_of,
+)
 from rung.kernels.cuda.step_source import gated, sums
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.webgpu.layouts import UNIT
@@ -90,10 +101,10 @@ class Code:
         return fit * THREADS / threads
 
 
-def layout_of(name: str) -> Layout:
-    """Return the layout of a format, of the scales of a Gaussian weight."""
+def layout_of(name: str, blocks: bool) -> Layout:
+    """Return the layout of a format, of the scales of a Gaussian weight; with ``blocks`` that of a file."""
     format = formats.get(name)
-    if name.split(":")[0] in STORED:
+    if blocks or name.split(":")[0] in STORED:
         return stored(format)
     return products.packed(weights(name, 16, columns_of(name)), torch.device("cpu")).layout
 
@@ -130,7 +141,7 @@ def loop_of(lines: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
 
 
 def missed(name: str, arch: int, count: int, code: Code) -> str:
-    """Return which bar the kernel misses."""
+    """Return which bar the kernel misses; of blocks of files it is that of spills."""
     family, old = name.split(":")[0], arch < 61
     most = {"q4_0": 3.0 if old else 1.3, "nf4": 4.5, "fp4": 4.5}.get(family)
     if code.spills:
@@ -143,9 +154,9 @@ def missed(name: str, arch: int, count: int, code: Code) -> str:
     return "occupancy" if family == "q4_0" and code.occupancy(arch) < least else ""
 
 
-def measure(name: str, library: compiler.Compiler, architectures: list[int], tool: str) -> int:
+def measure(name: str, layout: Layout, library: compiler.Compiler, architectures: list[int], tool: str) -> int:
     """Print the kernels of a format; return how many bars are missed."""
-    layout, misses, seconds = layout_of(name), 0, 0.0
+    family, misses, seconds = "" if layout.blocks else name, 0, 0.0
     for arch in architectures:
         row = f"{name:14s} {arch / 10:4.1f}"
         for count in counts(layout):
@@ -153,13 +164,13 @@ def measure(name: str, library: compiler.Compiler, architectures: list[int], too
             cubin = library.compile_now(product(layout, "f16", count), f"sm_{arch}")
             seconds += (time.perf_counter() - start) * (count == 1)
             code = read(cubin, "multiply", UNIT * tile_of(count), tool)
-            wrong = missed(name, arch, count, code)
+            wrong = missed(family, arch, count, code)
             misses += bool(wrong)
             row += f" | x{count} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
         spills = read(library.compile_now(decoding(layout, "f16"), f"sm_{arch}"), "decode", UNIT, tool).spills
         row, missed_too = row + (" | decode spills" if spills else ""), bool(spills)
-        for kernel, code in in_tokens(name, library, arch, tool):
-            wrong = missed(name, arch, 1, code)
+        for kernel, code in in_tokens(layout, library, arch, tool):
+            wrong = missed(family, arch, 1, code)
             missed_too += bool(wrong)
             row += f" | {kernel} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
         misses += missed_too
@@ -169,12 +180,26 @@ def measure(name: str, library: compiler.Compiler, architectures: list[int], too
     return misses + late
 
 
-def in_tokens(name: str, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
+def in_tokens(layout: Layout, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
     """Yield the kernels of ``cuda.step`` that multiply with a weight, and what they became."""
-    layout = layout_of(name)
     for source, kernel in ((sums([layout]), "store"), (gated([layout, layout], "silu"), "gate")):
         cubin = library.compile_now(source, f"sm_{arch}")
         yield kernel, read(cubin, kernel, UNIT * tile_of(1), tool)
+
+
+def measure_bytes(library: compiler.Compiler, architectures: list[int], tool: str) -> int:
+    """Print the kernels under bitsandbytes' int8 operators: 16 columns a load; return how many spill."""
+    spills = 0
+    for arch in architectures:
+        rows = read(library.compile_now(bytes_of_rows("f16"), f"sm_{arch}"), "quantize_rows", 1, tool)
+        row, spills = f"bitsandbytes   {arch / 10:4.1f} | rows r{rows.registers}", spills + bool(rows.spills)
+        for count in COUNTS:
+            cubin = library.compile_now(byte_product("f16", count), f"sm_{arch}")
+            code = read(cubin, "multiply_bytes", 16 * tile_of(count), tool)
+            spills += bool(code.spills)
+            row += f" | x{count} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%}"
+        print(row, flush=True)
+    return spills
 
 
 def tool_in(folder: str | None) -> str:
@@ -190,13 +215,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nvrtc", type=Path, required=True)
     parser.add_argument("--tools")
-    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--blocks", action="store_true", help="read types of GGUF as files store them")
+    parser.add_argument("--formats", help="default: twelve, with --blocks all")
     parser.add_argument("--architectures", default=",".join(map(str, LIMITS)))
     options = parser.parse_args()
     library = compiler.load(options.nvrtc, "nvrtc")
     wanted = [int(each) for each in options.architectures.split(",") if int(each) in library.architectures]
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
-    misses = sum(measure(name, library, wanted, tool_in(options.tools)) for name in options.formats.split(","))
+    names = options.formats.split(",") if options.formats else BLOCKS if options.blocks else FORMATS
+    tool = tool_in(options.tools)
+    misses = sum(measure(name, layout_of(name, options.blocks), library, wanted, tool) for name in names)
+    misses += 0 if options.formats else measure_bytes(library, wanted, tool)
     print(f"bars missed: {misses}")
     return int(misses > 0)
 
