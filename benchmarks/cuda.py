@@ -2,6 +2,7 @@
 
     python benchmarks/cuda.py --nvrtc LIBNVRTC [--tools FOLDER] [--formats q4_0,nf4:64,...] [--architectures 61,90]
     python benchmarks/cuda.py --nvrtc LIBNVRTC --blocks [...]   # types of GGUF in the blocks of a file, as layers do
+    python benchmarks/cuda.py --hiprtc LIBHIPRTC [...]          # registers and spills of AMD's, for HIP_ARCHITECTURES
 
 NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the kernels of whole tokens (``store``,
 ``gate``) of a format (``libnvrtc.so.12`` of
@@ -10,7 +11,9 @@ Triton's wheel, or on the path; 12.x disassembles them all) tells registers, and
 columns by the weights that a pass of it multiplies.
 
 The bars: a format on 12 architectures, one row, in 5 s; no spill; q4_0 at most 1.3 instructions a weight at an
-occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. Ends with 1 where one is missed. Nothing of
+occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. hipRTC (``libhiprtc.so``, ``libamdhip64.so.5``
+of ROCm 5) compiles the same sources, attention and norms of whole tokens too; what it makes tells registers and spills
+itself. Ends with 1 where one is missed. Nothing of
 this says how fast a card is.
 """
 
@@ -32,11 +35,13 @@ import torch
 
 from rung import formats
 from rung.kernels.cuda import compiler
+from rung.kernels.cuda.attention_source import attention
 from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.cuda.layouts import STORED, Layout, stored
 from rung.kernels.cuda.source import (
     COUNTS,
     THREADS,
+    Source,
     byte_product,
     bytes_of_rows,
     counts,
@@ -44,7 +49,7 @@ from rung.kernels.cuda.source import (
     product,
     tile_of,
 )
-from rung.kernels.cuda.step_source import gated, sums
+from rung.kernels.cuda.step_source import gated, norms, sums
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.proof import columns_of, weights
@@ -66,6 +71,8 @@ LIMITS = {
     120: (1536, 24, 102400),
 }
 REGISTERS, GRANULE = 65536, 256
+#: Vega 10 and 20, CDNA2, RDNA2. The hipRTC of ROCm 5 crashes on architectures that it does not know.
+HIP_ARCHITECTURES = ("gfx900", "gfx906", "gfx90a", "gfx1030")
 FORMATS = (
     "q4_0",
     "q8_0",
@@ -202,6 +209,42 @@ def measure_bytes(library: compiler.Compiler, architectures: list[int], tool: st
     return spills
 
 
+def sources_of(layout: Layout) -> Iterator[tuple[str, Source]]:
+    """Yield all kernels that read a layout."""
+    yield from ((f"x{count}", product(layout, "f16", count)) for count in counts(layout))
+    yield "decode", decoding(layout, "f16")
+    yield "store", sums([layout])
+    yield "gate", gated([layout, layout], "silu")
+
+
+def in_metadata(image: bytes, key: bytes) -> list[int]:
+    """Return the numbers that a code object has under a key, one a kernel (MessagePack, of up to 32 bits)."""
+    found = []
+    for each in re.finditer(re.escape(key), image):
+        first, behind = image[each.end()], image[each.end() + 1 :]
+        found.append(first if first < 128 else int.from_bytes(behind[: {0xCC: 1, 0xCD: 2, 0xCE: 4}[first]], "big"))
+    return found
+
+
+def measure_hip(library: compiler.Compiler, architectures: list[str], names: list[str], blocks: bool) -> int:
+    """Print the registers of kernels as hipRTC compiles them; return how many sources spill."""
+    spills = 0
+    for arch in architectures:
+        whole = [("norms", norms()), ("rows", bytes_of_rows("f16")), ("bytes x8", byte_product("f16", 8))]
+        whole += [(f"attend {dtype}", attention(64, False, dtype)) for dtype in ("f32", "f16", "q8_0")]
+        kinds = {"tokens": whole} | {name: list(sources_of(layout_of(name, blocks))) for name in names}
+        for kind, sources in kinds.items():
+            row = f"{kind:14s} {arch:8s}"
+            for name, source in sources:
+                image = library.compile_now(source, arch)
+                spilled = sum(sum(in_metadata(image, key)) for key in (b".vgpr_spill_count", b".sgpr_spill_count"))
+                spills += bool(spilled)
+                row += f" | {name} r{max(in_metadata(image, b'.vgpr_count'))}" + " spills" * bool(spilled)
+            print(row, flush=True)
+    print(f"sources that spill: {spills}")
+    return spills
+
+
 def tool_in(folder: str | None) -> str:
     """Return the path of ``cuobjdump``."""
     spec = importlib.util.find_spec("triton")
@@ -213,16 +256,23 @@ def tool_in(folder: str | None) -> str:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nvrtc", type=Path, required=True)
+    parser.add_argument("--nvrtc", type=Path)
+    parser.add_argument("--hiprtc", type=Path)
     parser.add_argument("--tools")
     parser.add_argument("--blocks", action="store_true", help="read types of GGUF as files store them")
     parser.add_argument("--formats", help="default: twelve, with --blocks all")
-    parser.add_argument("--architectures", default=",".join(map(str, LIMITS)))
+    parser.add_argument("--architectures")
     options = parser.parse_args()
+    names = options.formats.split(",") if options.formats else list(BLOCKS if options.blocks else FORMATS)
+    asked = options.architectures.split(",") if options.architectures else []
+    if options.hiprtc:
+        amd = compiler.load(options.hiprtc, "hiprtc")
+        return int(measure_hip(amd, asked or list(HIP_ARCHITECTURES), names, options.blocks) > 0)
+    if not options.nvrtc:
+        parser.error("--nvrtc or --hiprtc")
     library = compiler.load(options.nvrtc, "nvrtc")
-    wanted = [int(each) for each in options.architectures.split(",") if int(each) in library.architectures]
+    wanted = [each for each in map(int, asked or LIMITS) if each in library.architectures]
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
-    names = options.formats.split(",") if options.formats else BLOCKS if options.blocks else FORMATS
     tool = tool_in(options.tools)
     misses = sum(measure(name, layout_of(name, options.blocks), library, wanted, tool) for name in names)
     misses += 0 if options.formats else measure_bytes(library, wanted, tool)

@@ -84,7 +84,7 @@ template <int WORDS> __device__ __forceinline__ void odd_words(const u8* p, u32*
     }
 }
 __device__ __forceinline__ u32 word4(const u8* p) { return *(const u32*)p; }
-__device__ __forceinline__ float half2(const u8* p) { return from_half(*(const u16*)p); }
+__device__ __forceinline__ float half_at(const u8* p) { return from_half(*(const u16*)p); }
 // bit i of four is bit 0 of byte i
 __device__ __forceinline__ u32 spread(u32 four) { return ((four & 15) * 0x00204081u) & 0x01010101u; }
 // bytes above 0 become negative where a bit is set
@@ -234,21 +234,23 @@ _ONE = "    return {s, s, 0.0f, 0.0f};\n"
 _SIX_BITS = """    const u8* b = p + 4;
     const int scale = u < 4 ? b[u] & 63 : (b[u + 4] & 15) | (b[u - 4] >> 6) << 4;
     const int minimum = u < 4 ? b[u + 4] & 63 : b[u + 4] >> 4 | (b[u] >> 6) << 4;
-    const float s = half2(p) * (float)scale, m = -(half2(p + 2) * (float)minimum);
+    const float s = half_at(p) * (float)scale, m = -(half_at(p + 2) * (float)minimum);
     return {s, s, m, m};
 """
-_FOURS = """    const float d = half2(p);
+_FOURS = """    const float d = half_at(p);
     const float s = d * (0.5f + (float)(p[$at + u] & 15)) * 0.25f, t = d * (0.5f + (float)(p[$at + u] >> 4)) * 0.25f;
     return {s, t, 0.0f, 0.0f};
 """
 _SCALES = {
-    **dict.fromkeys(("q4_0", "q5_0", "q8_0", "iq4_nl"), "    const float s = half2(p);\n" + _ONE),
-    **dict.fromkeys(("q4_1", "q5_1"), "    const float s = half2(p), m = half2(p + 2);\n    return {s, s, m, m};\n"),
+    **dict.fromkeys(("q4_0", "q5_0", "q8_0", "iq4_nl"), "    const float s = half_at(p);\n" + _ONE),
+    **dict.fromkeys(
+        ("q4_1", "q5_1"), "    const float s = half_at(p), m = half_at(p + 2);\n    return {s, s, m, m};\n"
+    ),
     "q2_k": """    const int one = p[2 * u], two = p[2 * u + 1];
-    const float d = half2(p + 80), m = -half2(p + 82);
+    const float d = half_at(p + 80), m = -half_at(p + 82);
     return {d * (float)(one & 15), d * (float)(two & 15), m * (float)(one >> 4), m * (float)(two >> 4)};
 """,
-    "q3_k": """    const float d = half2(p + 108);
+    "q3_k": """    const float d = half_at(p + 108);
     int found[2];
     #pragma unroll
     for (int n = 0; n < 2; n++) {
@@ -258,12 +260,12 @@ _SCALES = {
     return {d * (float)found[0], d * (float)found[1], 0.0f, 0.0f};
 """,
     **dict.fromkeys(("q4_k", "q5_k"), _SIX_BITS),
-    "q6_k": """    const float d = half2(p + 208);
+    "q6_k": """    const float d = half_at(p + 208);
     const u32 two = *(const u16*)(p + 192 + 2 * u);
     return {d * (float)(signed char)two, d * (float)(signed char)(two >> 8), 0.0f, 0.0f};
 """,
     "iq4_xs": """    const int low = (p[4 + u / 2] >> (u % 2 * 4)) & 15, high = (*(const u16*)(p + 2) >> (2 * u)) & 3;
-    const float s = half2(p) * (float)((low | high << 4) - 32);
+    const float s = half_at(p) * (float)((low | high << 4) - 32);
 """
     + _ONE,
     # half of 2^(e - 127), below 2^-126 without a leading one
@@ -275,13 +277,13 @@ _SCALES = {
     "nvfp4": """    const float* halves = (const float*)highs;
     return {halves[p[2 * u]], halves[p[2 * u + 1]], 0.0f, 0.0f};
 """,
-    "iq2_xxs": "    const float s = half2(p) * (0.5f + (float)(word2(p + 6 + 8 * u) >> 28)) * 0.25f;\n" + _ONE,
+    "iq2_xxs": "    const float s = half_at(p) * (0.5f + (float)(word2(p + 6 + 8 * u) >> 28)) * 0.25f;\n" + _ONE,
     "iq2_xs": _FOURS.replace("$at", "66"),
     "iq2_s": _FOURS.replace("$at", "74"),
-    "iq3_xxs": "    const float s = half2(p) * (0.5f + (float)(word2(p + 66 + 4 * u) >> 28)) * 0.5f;\n" + _ONE,
-    "iq3_s": "    const float s = half2(p) * (float)(1 + 2 * ((p[106 + u / 2] >> (u % 2 * 4)) & 15));\n" + _ONE,
+    "iq3_xxs": "    const float s = half_at(p) * (0.5f + (float)(word2(p + 66 + 4 * u) >> 28)) * 0.5f;\n" + _ONE,
+    "iq3_s": "    const float s = half_at(p) * (float)(1 + 2 * ((p[106 + u / 2] >> (u % 2 * 4)) & 15));\n" + _ONE,
     "iq1_s": """    const int odd = 2 * ((*(const u16*)(p + 34 + 2 * u) >> 12) & 7) + 1;
-    const float s = half2(p) * (float)odd * 0.125f;
+    const float s = half_at(p) * (float)odd * 0.125f;
 """
     + _ONE,
     "iq1_m": """    const u16* words = (const u16*)(p + 48);
@@ -290,6 +292,6 @@ _SCALES = {
     const float d = from_half(bits) * 0.125f;
     return {d * (float)(2 * (own & 7) + 1), d * (float)(2 * ((own >> 3) & 7) + 1), 0.0f, 0.0f};
 """,
-    "tq1_0": "    const float s = half2(p + 52);\n" + _ONE,
-    "tq2_0": "    const float s = half2(p + 64);\n" + _ONE,
+    "tq1_0": "    const float s = half_at(p + 52);\n" + _ONE,
+    "tq2_0": "    const float s = half_at(p + 64);\n" + _ONE,
 }

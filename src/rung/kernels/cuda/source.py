@@ -146,6 +146,13 @@ __device__ __forceinline__ float high_half(u32 two) { return from_half((u16)(two
 __device__ __forceinline__ int dot4(int a, int b, int c) {
 #if defined(ON_CPU) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610)
     return __dp4a(a, b, c);
+#elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) \
+    || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) \
+    || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) \
+    || defined(__gfx1036__)
+    return __builtin_amdgcn_sdot4(a, b, c, false);
+#elif defined(__GFX11__) || defined(__GFX12__)
+    return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
 #else
     c += (int)(signed char)a * (int)(signed char)b; c += (int)(signed char)(a >> 8) * (int)(signed char)(b >> 8);
     c += (int)(signed char)(a >> 16) * (int)(signed char)(b >> 16); return c + (a >> 24) * (b >> 24);
@@ -416,8 +423,9 @@ __device__ __forceinline__ float wide(const value* x, int i) {
     v = read4(four);
     return v.x;
 }
-extern "C" __global__ void quantize_rows(const value* __restrict__ x, signed char* __restrict__ codes,
-        float* __restrict__ peaks, u8* __restrict__ outliers, long long stride, int columns, float threshold) {
+extern "C" __global__ void BOUNDS(THREADS, 4) quantize_rows(const value* __restrict__ x,
+        signed char* __restrict__ codes, float* __restrict__ peaks, u8* __restrict__ outliers, long long stride,
+        int columns, float threshold) {
     __shared__ float parts[THREADS / 32];
     const value* row = x + blockIdx.x * stride;
     float most = 0;
@@ -481,13 +489,13 @@ __device__ __forceinline__ bool sum_of(const uint4* __restrict__ a, const uint4*
     return true;
 }
 // int8 a [count, columns] and b [rows, columns] to y [count, rows]
-extern "C" __global__ void sum_bytes(const uint4* __restrict__ a, const uint4* __restrict__ b, int* __restrict__ y,
-        int rows, int vectors, int count) {
+extern "C" __global__ void BOUNDS(THREADS, 4) sum_bytes(const uint4* __restrict__ a, const uint4* __restrict__ b,
+        int* __restrict__ y, int rows, int vectors, int count) {
     int m, row, sum;
     if (sum_of(a, b, rows, vectors, count, m, row, sum)) y[(long long)m * rows + row] = sum;
 }
 // the same times the largest magnitudes of rows of both, over 127^2 in bitsandbytes' digits, and a bias or none
-extern "C" __global__ void multiply_bytes(const uint4* __restrict__ a, const uint4* __restrict__ b,
+extern "C" __global__ void BOUNDS(THREADS, 4) multiply_bytes(const uint4* __restrict__ a, const uint4* __restrict__ b,
         value* __restrict__ y, const float* __restrict__ one, const float* __restrict__ two,
         const float* __restrict__ bias, int rows, int vectors, int count) {
     int m, row, sum;
