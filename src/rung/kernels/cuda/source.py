@@ -87,6 +87,8 @@ def resident(layout: Layout, count: int = 1) -> str:
     """Return how many blocks a multiprocessor is to hold at once, which bounds the registers of a thread."""
     if count > 1:
         return "4" if count < 4 else "3"
+    if layout.blocks in ("q3_k", "q6_k"):  # two loads for each word of codes: more blocks spill
+        return "4"
     heavy = layout.base.codes in ("six", "five", "unsigned") or layout.adds or layout.base.group < UNIT
     return "HEAVY_BLOCKS" if heavy and not layout.looks_up else "BLOCKS"
 
