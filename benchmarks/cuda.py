@@ -1,6 +1,8 @@
 """Machine code of the kernels in CUDA C for 12 architectures, without a card: instructions, registers, spills, time.
 
     python benchmarks/cuda.py --nvrtc LIBNVRTC [--tools FOLDER] [--formats q4_0,nf4:64,...] [--architectures 61,90]
+    python benchmarks/cuda.py --nvrtc LIBNVRTC --blocks [...]   # types of GGUF in the blocks of a file, as layers do
+    python benchmarks/cuda.py --hiprtc LIBHIPRTC [...]          # registers and spills of AMD's, for HIP_ARCHITECTURES
 
 NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the kernels of whole tokens (``store``,
 ``gate``) of a format (``libnvrtc.so.12`` of
@@ -9,7 +11,9 @@ Triton's wheel, or on the path; 12.x disassembles them all) tells registers, and
 columns by the weights that a pass of it multiplies.
 
 The bars: a format on 12 architectures, one row, in 5 s; no spill; q4_0 at most 1.3 instructions a weight at an
-occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. Ends with 1 where one is missed. Nothing of
+occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. hipRTC (``libhiprtc.so``, ``libamdhip64.so.5``
+of ROCm 5) compiles the same sources, attention and norms of whole tokens too; what it makes tells registers and spills
+itself. Ends with 1 where one is missed. Nothing of
 this says how fast a card is.
 """
 
@@ -31,9 +35,21 @@ import torch
 
 from rung import formats
 from rung.kernels.cuda import compiler
+from rung.kernels.cuda.attention_source import attention
+from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.cuda.layouts import STORED, Layout, stored
-from rung.kernels.cuda.source import THREADS, counts, decoding, product, tile_of
-from rung.kernels.cuda.step_source import gated, sums
+from rung.kernels.cuda.source import (
+    COUNTS,
+    THREADS,
+    Source,
+    byte_product,
+    bytes_of_rows,
+    counts,
+    decoding,
+    product,
+    tile_of,
+)
+from rung.kernels.cuda.step_source import gated, norms, sums
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.proof import columns_of, weights
@@ -55,6 +71,8 @@ LIMITS = {
     120: (1536, 24, 102400),
 }
 REGISTERS, GRANULE = 65536, 256
+#: Vega 10 and 20, CDNA2, RDNA2. The hipRTC of ROCm 5 crashes on architectures that it does not know.
+HIP_ARCHITECTURES = ("gfx900", "gfx906", "gfx90a", "gfx1030")
 FORMATS = (
     "q4_0",
     "q8_0",
@@ -90,10 +108,10 @@ class Code:
         return fit * THREADS / threads
 
 
-def layout_of(name: str) -> Layout:
-    """Return the layout of a format, of the scales of a Gaussian weight."""
+def layout_of(name: str, blocks: bool) -> Layout:
+    """Return the layout of a format, of the scales of a Gaussian weight; with ``blocks`` that of a file."""
     format = formats.get(name)
-    if name.split(":")[0] in STORED:
+    if blocks or name.split(":")[0] in STORED:
         return stored(format)
     return products.packed(weights(name, 16, columns_of(name)), torch.device("cpu")).layout
 
@@ -130,7 +148,7 @@ def loop_of(lines: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
 
 
 def missed(name: str, arch: int, count: int, code: Code) -> str:
-    """Return which bar the kernel misses."""
+    """Return which bar the kernel misses; of blocks of files it is that of spills."""
     family, old = name.split(":")[0], arch < 61
     most = {"q4_0": 3.0 if old else 1.3, "nf4": 4.5, "fp4": 4.5}.get(family)
     if code.spills:
@@ -143,9 +161,9 @@ def missed(name: str, arch: int, count: int, code: Code) -> str:
     return "occupancy" if family == "q4_0" and code.occupancy(arch) < least else ""
 
 
-def measure(name: str, library: compiler.Compiler, architectures: list[int], tool: str) -> int:
+def measure(name: str, layout: Layout, library: compiler.Compiler, architectures: list[int], tool: str) -> int:
     """Print the kernels of a format; return how many bars are missed."""
-    layout, misses, seconds = layout_of(name), 0, 0.0
+    family, misses, seconds = "" if layout.blocks else name, 0, 0.0
     for arch in architectures:
         row = f"{name:14s} {arch / 10:4.1f}"
         for count in counts(layout):
@@ -153,13 +171,13 @@ def measure(name: str, library: compiler.Compiler, architectures: list[int], too
             cubin = library.compile_now(product(layout, "f16", count), f"sm_{arch}")
             seconds += (time.perf_counter() - start) * (count == 1)
             code = read(cubin, "multiply", UNIT * tile_of(count), tool)
-            wrong = missed(name, arch, count, code)
+            wrong = missed(family, arch, count, code)
             misses += bool(wrong)
             row += f" | x{count} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
         spills = read(library.compile_now(decoding(layout, "f16"), f"sm_{arch}"), "decode", UNIT, tool).spills
         row, missed_too = row + (" | decode spills" if spills else ""), bool(spills)
-        for kernel, code in in_tokens(name, library, arch, tool):
-            wrong = missed(name, arch, 1, code)
+        for kernel, code in in_tokens(layout, library, arch, tool):
+            wrong = missed(family, arch, 1, code)
             missed_too += bool(wrong)
             row += f" | {kernel} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
         misses += missed_too
@@ -169,12 +187,62 @@ def measure(name: str, library: compiler.Compiler, architectures: list[int], too
     return misses + late
 
 
-def in_tokens(name: str, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
+def in_tokens(layout: Layout, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
     """Yield the kernels of ``cuda.step`` that multiply with a weight, and what they became."""
-    layout = layout_of(name)
     for source, kernel in ((sums([layout]), "store"), (gated([layout, layout], "silu"), "gate")):
         cubin = library.compile_now(source, f"sm_{arch}")
         yield kernel, read(cubin, kernel, UNIT * tile_of(1), tool)
+
+
+def measure_bytes(library: compiler.Compiler, architectures: list[int], tool: str) -> int:
+    """Print the kernels under bitsandbytes' int8 operators: 16 columns a load; return how many spill."""
+    spills = 0
+    for arch in architectures:
+        rows = read(library.compile_now(bytes_of_rows("f16"), f"sm_{arch}"), "quantize_rows", 1, tool)
+        row, spills = f"bitsandbytes   {arch / 10:4.1f} | rows r{rows.registers}", spills + bool(rows.spills)
+        for count in COUNTS:
+            cubin = library.compile_now(byte_product("f16", count), f"sm_{arch}")
+            code = read(cubin, "multiply_bytes", 16 * tile_of(count), tool)
+            spills += bool(code.spills)
+            row += f" | x{count} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%}"
+        print(row, flush=True)
+    return spills
+
+
+def sources_of(layout: Layout) -> Iterator[tuple[str, Source]]:
+    """Yield all kernels that read a layout."""
+    yield from ((f"x{count}", product(layout, "f16", count)) for count in counts(layout))
+    yield "decode", decoding(layout, "f16")
+    yield "store", sums([layout])
+    yield "gate", gated([layout, layout], "silu")
+
+
+def in_metadata(image: bytes, key: bytes) -> list[int]:
+    """Return the numbers that a code object has under a key, one a kernel (MessagePack, of up to 32 bits)."""
+    found = []
+    for each in re.finditer(re.escape(key), image):
+        first, behind = image[each.end()], image[each.end() + 1 :]
+        found.append(first if first < 128 else int.from_bytes(behind[: {0xCC: 1, 0xCD: 2, 0xCE: 4}[first]], "big"))
+    return found
+
+
+def measure_hip(library: compiler.Compiler, architectures: list[str], names: list[str], blocks: bool) -> int:
+    """Print the registers of kernels as hipRTC compiles them; return how many sources spill."""
+    spills = 0
+    for arch in architectures:
+        whole = [("norms", norms()), ("rows", bytes_of_rows("f16")), ("bytes x8", byte_product("f16", 8))]
+        whole += [(f"attend {dtype}", attention(64, False, dtype)) for dtype in ("f32", "f16", "q8_0")]
+        kinds = {"tokens": whole} | {name: list(sources_of(layout_of(name, blocks))) for name in names}
+        for kind, sources in kinds.items():
+            row = f"{kind:14s} {arch:8s}"
+            for name, source in sources:
+                image = library.compile_now(source, arch)
+                spilled = sum(sum(in_metadata(image, key)) for key in (b".vgpr_spill_count", b".sgpr_spill_count"))
+                spills += bool(spilled)
+                row += f" | {name} r{max(in_metadata(image, b'.vgpr_count'))}" + " spills" * bool(spilled)
+            print(row, flush=True)
+    print(f"sources that spill: {spills}")
+    return spills
 
 
 def tool_in(folder: str | None) -> str:
@@ -188,15 +256,26 @@ def tool_in(folder: str | None) -> str:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nvrtc", type=Path, required=True)
+    parser.add_argument("--nvrtc", type=Path)
+    parser.add_argument("--hiprtc", type=Path)
     parser.add_argument("--tools")
-    parser.add_argument("--formats", default=",".join(FORMATS))
-    parser.add_argument("--architectures", default=",".join(map(str, LIMITS)))
+    parser.add_argument("--blocks", action="store_true", help="read types of GGUF as files store them")
+    parser.add_argument("--formats", help="default: twelve, with --blocks all")
+    parser.add_argument("--architectures")
     options = parser.parse_args()
+    names = options.formats.split(",") if options.formats else list(BLOCKS if options.blocks else FORMATS)
+    asked = options.architectures.split(",") if options.architectures else []
+    if options.hiprtc:
+        amd = compiler.load(options.hiprtc, "hiprtc")
+        return int(measure_hip(amd, asked or list(HIP_ARCHITECTURES), names, options.blocks) > 0)
+    if not options.nvrtc:
+        parser.error("--nvrtc or --hiprtc")
     library = compiler.load(options.nvrtc, "nvrtc")
-    wanted = [int(each) for each in options.architectures.split(",") if int(each) in library.architectures]
+    wanted = [each for each in map(int, asked or LIMITS) if each in library.architectures]
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
-    misses = sum(measure(name, library, wanted, tool_in(options.tools)) for name in options.formats.split(","))
+    tool = tool_in(options.tools)
+    misses = sum(measure(name, layout_of(name, options.blocks), library, wanted, tool) for name in names)
+    misses += 0 if options.formats else measure_bytes(library, wanted, tool)
     print(f"bars missed: {misses}")
     return int(misses > 0)
 

@@ -7,6 +7,7 @@ import torch
 from rung import formats
 from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
 from rung.kernels.cuda import fibers, source
+from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.cuda.layouts import STORED
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.gpu.cuda_products import Weight
@@ -18,6 +19,9 @@ CPU = torch.device("cpu")
 #: Formats whose layouts no other one has.
 APART = ["q4_0", "q4_1", "q5_0", "q5_1", "q5_k", "q8_0", "q2_k", "q4_k", "q6_k", "q3_k"]
 APART += ["int8", "llm_int8", "nf4:64", "fp4:128", "nf4:64:nested"]
+#: Types whose blocks are read in ways of their own.
+BLOCKED = ["q4_0", "q4_k", "q6_k", "iq3_s", "iq1_s", "mxfp4", "tq1_0"]
+OTHER_BLOCKS = [name for name in BLOCKS if name not in BLOCKED]
 OTHERS = [name for name in PACKED if name not in ("nf4", "fp4", "u2", "u4", "u8") and name not in APART]
 
 
@@ -63,6 +67,21 @@ def test_products_and_decoded_weights_are_exact(name):
     for rows in (1, 2, 3, 8, 16):
         x = torch.randn(rows, columns_of(name), generator=torch.Generator().manual_seed(rows))
         assert error(made, x, dense) < 3e-7, rows
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("q4_k", "q6_k", "iq3_s") else pytest.param(name, marks=pytest.mark.slow) for name in BLOCKS],
+)
+def test_blocks_of_files_are_read_as_they_are(name):
+    """Rows of an odd number of blocks, so that half of them lie between words."""
+    encoded = weight(formats.get(name), 7, 3 * max(formats.get(name).block, 32))
+    made, dense = products.of_parts(encoded, prepare(encoded, "f32", 1).on(CPU)), formats.decode(encoded)
+    assert np.array_equal(products.decode(made, 0, 7, torch.float32).numpy(), dense)
+    assert np.array_equal(products.decode(made, 3, 5, torch.float32).numpy(), dense[3:5])
+    for rows in (1, 3):
+        x = torch.randn(rows, dense.shape[1], generator=torch.Generator().manual_seed(rows))
+        assert error(made, x, dense.astype(np.float64)) < 3e-7, rows
 
 
 @pytest.mark.parametrize("shape", [(1, 32), (4, 64), (5, 4128), (130, 96)])

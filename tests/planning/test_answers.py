@@ -191,7 +191,7 @@ def test_what_runs_instead_really_fits(model, card):
 
 
 def test_a_shorter_context_is_offered_where_the_whole_one_does_not_fit():
-    answer = ask("llama 3.1 8b", replace(catalog.device("p2200"), free=int(4.62 * GB), memory=int(4.62 * GB)), None)
+    answer = ask("llama 3.1 8b", replace(catalog.device("p2200"), free=int(4.56 * GB), memory=int(4.56 * GB)), None)
     assert (answer.alternatives[-1].choice.format, answer.alternatives[-1].context) == ("q3_k_m", 2048)
     assert "2,048 tokens of context" in answer.sentence
 

@@ -1,6 +1,7 @@
 """Kernels in CUDA C on simulated cards, which run them on the processor: what is bound, answers, graphs."""
 
 import contextlib
+import copy
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ import rung
 from rung import formats
 from rung.core.types import Case
 from rung.core.value import FrozenDict
+from rung.hub.bitsandbytes import int8
 from rung.kernels.cuda import driver, fibers
 from rung.kernels.gpu import cuda_products, stored
 from rung.ops import LADDERS
 from rung.ops.decode_step import self_check
+from rung.ops.decode_step.cuda import step
 from rung.ops.decode_step.parts import SequenceRows
+from rung.planning.memory import program_bytes
 from rung.run.torch_private import TorchDispatchMode
 from rung.simulation.dispatch.dispatch_hook import is_view
 from rung.simulation.simulation import describe
@@ -63,18 +67,81 @@ def test_a_model_takes_the_kernels_and_gives_the_tokens_of_the_processor(name, r
         assert answers(model) == tokens
 
 
-@pytest.mark.parametrize(
-    ("format", "taken"), [("nf4", "cuda.stored"), ("int8", "cuda.stored"), ("q4_0", "torch.decode")]
-)
-def test_layers_hold_no_second_copy_of_a_weight(format, taken):
-    """What is read as it is stored has a kernel; what a kernel wants packed is decoded."""
+@pytest.mark.parametrize("format", ["nf4", "int8", "q4_0", "q5_k"])
+def test_layers_hold_no_second_copy_of_a_weight(format):
+    """Kernels read a weight as it is stored."""
     plain = torch.nn.Linear(256, 40)
     with rung.simulate("p2200"), torch.no_grad():
         layer = rung.quantize(torch.nn.Sequential(plain), format).to("cuda")[0]
         x = torch.randn(3, 256, device="cuda")
         got, right = layer(x).cpu(), (x @ layer.weight.float().T + layer.bias).cpu()
-        assert layer.stored.linear(x).rungs[0].name == taken
+        assert layer.stored.linear(x).rungs[0].name == "cuda.stored"
     assert np.allclose(got, right, atol=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3, 16, 17])
+def test_int8_of_bitsandbytes_has_the_bits_of_the_processor(rows, dtype):
+    """Rows with outliers, quantized and multiplied by kernels, more than 16 of them multiplied by torch."""
+    random = torch.Generator().manual_seed(rows)
+    x, weight = torch.randn(rows, 272, generator=random) * 2.5, torch.randn(19, 272, generator=random)
+    x, bias = x.to(dtype), torch.randn(19, generator=random).to(dtype)
+    held, scales, _ = int8.int8_vectorwise_quant(weight)
+    right, peaks, columns = int8.int8_vectorwise_quant(x, 6.0)
+    expected, _ = int8.int8_mixed_scaled_mm(x, right, held, peaks, scales, columns, bias)
+    with rung.simulate("v100"), launches() as launched:
+        codes, found, apart = int8.int8_vectorwise_quant(x.cuda(), 6.0)
+        got, _ = int8.int8_mixed_scaled_mm(x.cuda(), codes, held.cuda(), found, scales.cuda(), apart, bias.cuda())
+        sums = int8.int8_linear_matmul(codes, held.cuda()).cpu()
+        assert [each.cpu().tolist() for each in (codes, found, apart)] == [
+            right.tolist(),
+            peaks.tolist(),
+            columns.tolist(),
+        ]
+        assert torch.equal(got.cpu(), expected)
+    assert torch.equal(sums, right.int() @ held.int().T)
+    assert launched[-3:] == ["quantize_rows", "multiply_bytes", "sum_bytes"] if rows < 17 else ["quantize_rows"]
+
+
+@pytest.mark.parametrize(("name", "card"), [("multiply_bytes", "p2200"), ("quantized_rows", "1080 ti")])
+def test_int8_of_bitsandbytes_is_torchs_where_a_kernel_is_wrong(name, card, monkeypatch):
+    plain, x = getattr(cuda_products, name), torch.randn(2, 64)
+    wrong = {
+        "multiply_bytes": lambda *given: plain(*given) * 2,
+        "quantized_rows": lambda *given: (plain(*given)[0] // 2, *plain(*given)[1:]),
+    }
+    monkeypatch.setattr(cuda_products, name, wrong[name])
+    with rung.simulate(card):
+        with pytest.warns(RuntimeWarning, match="cuda.bytes is not used"):
+            codes = int8.int8_vectorwise_quant(x.cuda())[0]
+        assert torch.equal(codes.cpu(), int8.int8_vectorwise_quant(x)[0])
+
+
+@pytest.mark.parametrize("format", ["q6_k", "int8"])
+def test_a_table_of_a_gguf_type_is_decoded_by_a_kernel(format, monkeypatch):
+    table = torch.nn.Embedding(19, 256)
+    ids = torch.tensor([[18, 3], [3, 0]])
+    right = rung.quantize(torch.nn.Sequential(table), "q8_0", embeddings=format)[0]
+    launched, launch = [], cuda_products.launch
+    monkeypatch.setattr(cuda_products, "launch", lambda *given: launched.append(given[2]) or launch(*given))
+    with rung.simulate("p2200"), torch.no_grad():
+        layer = copy.deepcopy(right).to("cuda")
+        assert torch.equal(layer(ids.cuda()).cpu(), right(ids))
+    assert set(launched) == {"decode"}
+
+
+@pytest.mark.parametrize("format", ["q4_k", "int8"])
+def test_layers_step_down_where_the_self_check_finds_a_wrong_product(format, monkeypatch):
+    """A kernel that is a tenth off is left for decoded weights, and said."""
+    plain, right = torch.nn.Linear(256, 40), cuda_products.multiply
+    monkeypatch.setattr(cuda_products, "multiply", lambda weight, x: right(weight, x) * 1.1)
+    with rung.simulate("3060"), torch.no_grad():
+        layer = rung.quantize(torch.nn.Sequential(plain), format).to("cuda")[0]
+        x = torch.randn(3, 256, device="cuda")
+        with pytest.warns(RuntimeWarning, match="is not used"):
+            layer(x)
+        assert torch.allclose(layer(x).cpu(), (x @ layer.weight.float().T + layer.bias).cpu(), atol=1e-4)
+        assert layer.stored.linear(x).rungs[0].name == "torch.decode"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -237,6 +304,31 @@ def test_rows_of_several_sequences_share_a_graph_and_have_the_bits_of_each_alone
             right = np.concatenate([step.apply(state, [each]).copy() for each in single])
             assert (found == right).all()
         assert step.apply(state, [SequenceRows([1], 4, together[0], 0)]).shape == (0, 83)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2"])
+def test_the_plan_counts_the_buffers_of_programs(name, tmp_path, monkeypatch):
+    """Within 3 % of what the allocator of a card gave, of one row and of eight."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
+    tiny_checkpoint(tmp_path, name, head_dim=64, **sizes)
+    gguf_vocabulary(tmp_path)
+    made, program = [], step.Program
+
+    def measured(weights, pool, count=1):
+        before = torch.cuda.memory_allocated()
+        found = program(weights, pool, count)
+        made.append((weights, pool, torch.cuda.memory_allocated() - before))
+        return found
+
+    monkeypatch.setattr(step, "Program", measured)
+    with rung.simulate("3060") as card:
+        model = rung.load(tmp_path, device=card.id, format="q8_0", context=256)
+        "".join(model.generate("The", **OPTIONS | {"max_tokens": 2}))
+        weights, pool, one = made[-1]  # those before are of self-checks
+        eight = measured(weights, pool, 8)
+    assert program_bytes(weights.shape, pool.context, 1) == pytest.approx(one, rel=0.03)
+    assert program_bytes(weights.shape, pool.context, 8) == pytest.approx(made[-1][2], rel=0.03)
+    assert eight.count == 8
 
 
 def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 from rung.core.types import YES, Case, Device, Level, MemoryUse, Proof, Verdict, no
 from rung.core.value import FrozenDict
+from rung.kernels.cuda.attention_source import part_floats, parts_of
+from rung.kernels.cuda.source import COUNTS, activation_bytes
 from rung.kernels.webgpu.info import ONE_PART, part_bytes
+from rung.kernels.webgpu.layouts import UNIT
+from rung.models.card import Decoder
 from rung.models.decoder_memory import CHUNK, IN_BLOCKS
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
@@ -56,6 +60,8 @@ _TRANSFORMERS, _HEAP = 225 * _MB, 32 * _MB
 _DIFFUSERS = 200 * _MB
 #: Bytes of a tokenizer for each token of its vocabulary: the piece, its number and its score, in three tables.
 _TOKEN = 230
+#: torch's allocator rounds up to multiples of this many bytes.
+_ALLOCATED = 512
 #: What the kernels keep beside the activations, and what is read of a file and not yet given back.
 _WORKSPACE = 8 * _MB
 #: Bytes for each token of the context beside the cache: angles of rotation, scores, the text and its tokens.
@@ -118,18 +124,38 @@ def memory_use(
             weights=weights[0],
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch, block),
             activations=subject.activation_bytes(context, batch, converts, width),
-            workspace=weights[1] + _CONTEXT_TOKEN * context + heap + _parts_bytes(subject, device, context),
+            workspace=weights[1] + _CONTEXT_TOKEN * context + heap + _parts_bytes(subject, device, context, batch),
             runtime=runtime(subject, device, torch),
         ),
         device,
     )
 
 
-def _parts_bytes(subject: Subject, device: Device, context: int) -> int:
-    """Bytes of what parts of attention over long contexts leave on a device of WebGPU."""
-    if device.kind != "webgpu" or subject.decoder is None or context <= ONE_PART:
+def _parts_bytes(subject: Subject, device: Device, context: int, batch: int) -> int:
+    """Bytes of what whole tokens keep on a GPU beside the network's: what parts of attention over long contexts leave
+    through WebGPU, and the buffers of programs in CUDA C."""
+    if subject.decoder is None or subject.borrowed:
+        return 0
+    if device.kind in ("cuda", "rocm"):
+        return sum(program_bytes(subject.decoder, context, count) for count in COUNTS if count < 2 * batch)
+    if device.kind != "webgpu" or context <= ONE_PART:
         return 0
     return part_bytes(subject.decoder.heads, subject.decoder.head_dim)
+
+
+def program_bytes(shape: Decoder, context: int, count: int) -> int:
+    """Bytes of the buffers of ``cuda.step`` for a token of ``count`` sequences, each rounded up to torch's 512; the
+    numbers of the blocks of a cache, which are few, are left out."""
+    mixed, qkv = shape.heads * shape.head_dim, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    parts = shape.heads * parts_of(context) * part_floats(shape.head_dim)
+    widths = (shape.hidden + len(shape.ropes) * shape.head_dim, qkv, shape.hidden, shape.feed_forward)
+    found = [4 * count * width for width in (*widths, shape.vocabulary, parts)]
+    found += [count * activation_bytes(False, columns) for columns in (shape.hidden, mixed, shape.feed_forward)]
+    found += [4 * shape.hidden] * (len(shape.layers) * (4 if shape.post_norms else 2) + 1)
+    found += [4 * shape.head_dim] * (2 * len(shape.layers) * shape.qk_norm)
+    found += [4 * mixed, *2 * [4 * (qkv - mixed) // 2]] * (len(shape.layers) * shape.attention_bias)
+    found.append(4 * max(shape.feed_forward // UNIT, count * shape.heads))
+    return sum(-(-each // _ALLOCATED) * _ALLOCATED for each in found)
 
 
 def workspace(weights: Iterable[Weight]) -> int:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import Device, Level
 from rung.kernels import instructions
+from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.webgpu import instructions as shaders
 from rung.kernels.webgpu.info import MOST_ROWS, SHARED_ROWS
 from rung.models.decoder_memory import CHUNK, row_bytes
@@ -61,6 +62,8 @@ _CPU_SHARE = 0.68
 #: Instructions of kernels in CUDA C that decode a weight and multiply it with a row: about 4 at most
 #: (``benchmarks/cuda.py``). A peak counts two operations an instruction.
 _CUDA_INSTRUCTIONS = 4.0
+#: The same of blocks as files store them, for the worst common one, q3_k on a card of 6.1 (``--blocks``).
+_BLOCK_INSTRUCTIONS = 8.3
 #: Instructions a weight of shaders for each row of activations beyond the first, in float32 and in int8
 #: (``benchmarks/webgpu_instructions.py --rows 16``).
 _MORE_ROWS = 4.2, 0.5
@@ -347,7 +350,9 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
     if measured is None and group.rung.startswith(("webgpu.", "cuda.")):
-        counted = 2 * (_instructions(group, device, 1) if _multiplies_packed(group) else _CUDA_INSTRUCTIONS)
+        blocks = group.rung == "cuda.stored" and group.format in BLOCKS
+        in_cuda = _BLOCK_INSTRUCTIONS if blocks else _CUDA_INSTRUCTIONS
+        counted = 2 * (_instructions(group, device, 1) if _multiplies_packed(group) else in_cuda)
         return max(seconds, group.count * counted / _peak_of("f32", device))
     if decodes(group):
         if f"{group.rung} {group.format}" in device.rates:

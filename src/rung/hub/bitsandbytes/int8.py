@@ -1,12 +1,25 @@
-"""LLM.int8() (arXiv:2208.07339) for ``torch.ops.bitsandbytes``: codes and sums to the bit."""
+"""LLM.int8() (arXiv:2208.07339) for ``torch.ops.bitsandbytes``: codes and sums to the bit.
+
+On NVIDIA and AMD GPUs kernels in CUDA C quantize rows, and multiply up to 16 of them, with the same bits.
+"""
 
 from __future__ import annotations
+
+import functools
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from rung.core.errors import SoftwareMissing
+from rung.core.types import Case, Device, StepClass, StepDown
+from rung.diagnosis import classify
 from rung.exec.fallbacks import int_mm
+from rung.kernels.cuda.source import MOST_ROWS
+from rung.kernels.gpu import cuda_products
+from rung.kernels.gpu.dtypes import DTYPE_NAME
+from rung.nn.quantized import binding
+from rung.ops.linear import check_cuda
 from rung.run import torch_private
 
 
@@ -16,6 +29,12 @@ def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Te
     With a threshold, magnitudes from it on are no part of their row, and of several rows their columns become 0.
     """
     columns, values = None, a
+    if a.numel() and a.dtype in DTYPE_NAME and _has_kernels(a.device):
+        codes, peaks, apart = cuda_products.quantized_rows(a.reshape(-1, a.shape[-1]), threshold)
+        columns = apart.nonzero()[:, 0] if threshold > 0 else None
+        if columns is not None and len(codes) > 1:
+            codes[:, columns] = 0
+        return codes.view(a.shape), peaks, columns
     if threshold > 0:
         outliers = a.abs() >= threshold
         columns = outliers.reshape(-1, a.shape[-1]).any(dim=0).nonzero()[:, 0]
@@ -44,6 +63,8 @@ def int8_vectorwise_dequant(a: Tensor, stats: Tensor) -> Tensor:
 def int8_linear_matmul(a: Tensor, b: Tensor) -> Tensor:
     """int8 [..., K] times int8 [N, K]: int32 [..., N], exact for any K."""
     flat = a.reshape(-1, a.shape[-1])
+    if _few(flat, b):
+        return cuda_products.multiply_bytes(flat, b).view(*a.shape[:-1], b.shape[0])
     native = a.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
     return (torch_private.int_mm if native else int_mm)(flat, b.t()).view(*a.shape[:-1], b.shape[0])
 
@@ -71,6 +92,10 @@ def int8_scaled_mm(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Both of these."""
+    flat, chosen = a.reshape(-1, a.shape[-1]), dtype or torch.float16
+    if chosen in DTYPE_NAME and _few(flat, b):
+        y = cuda_products.multiply_bytes(flat, b, (row_stats.reshape(-1), col_stats.reshape(-1)), bias, chosen)
+        return y.view(*a.shape[:-1], b.shape[0])
     return int8_mm_dequant(int8_linear_matmul(a, b), row_stats, col_stats, dtype, bias)
 
 
@@ -89,3 +114,49 @@ def int8_mixed_scaled_mm(
         return out, a.new_empty(0)
     apart = a[..., outlier_cols].contiguous()
     return out + linear(apart, int8_vectorwise_dequant(weight[:, outlier_cols], col_stats).to(a.dtype)), apart
+
+
+def _few(flat: Tensor, b: Tensor) -> bool:
+    """Return whether a kernel multiplies so many rows of codes."""
+    return 0 < len(flat) <= MOST_ROWS and flat.shape[1] % 16 == 0 and len(b) > 0 and _has_kernels(flat.device)
+
+
+def _has_kernels(location: torch.device) -> bool:
+    """Return whether kernels in CUDA C give what torch gives there; found out once."""
+    return location.type == "cuda" and _proved(binding.device_of(location), location)
+
+
+@functools.cache
+def _proved(device: Device, location: torch.device) -> bool:
+    """Compare the kernels with torch on a seeded case with outliers, bit for bit; say why they are not used."""
+    verdict = check_cuda(Case("linear", "int8", "f32", (1, 64, 64)), device)
+    reason, step = verdict.reason, verdict.step
+    if verdict:
+        try:
+            reason, step = _difference(location), StepClass.BROKEN
+        except Exception as error:
+            found = classify(error)
+            if found is None and not isinstance(error, SoftwareMissing):
+                raise
+            reason, step = found.reason if found else str(error), StepClass.UNAVAILABLE
+    if reason:
+        binding.journal.step(StepDown("int8_scaled_mm", "cuda.bytes", device.id, step, reason, "torch"))
+    return not reason
+
+
+def _difference(location: torch.device) -> str:
+    """Return in words what the kernels compute otherwise than torch."""
+    random = torch.Generator().manual_seed(20_261_121)
+    x, b = torch.randn(5, 272, generator=random) * 2.5, torch.randint(-127, 128, (19, 272), generator=random)
+    stats, x, b = torch.rand(19, generator=random), x.half(), b.to(torch.int8)
+    right, peaks, columns = int8_vectorwise_quant(x, 6.0)
+    codes, found, apart = cuda_products.quantized_rows(x.to(location), 6.0)
+    codes[:, apart] = 0
+    if not (torch.equal(codes.cpu(), right) and torch.equal(found.cpu(), peaks)):
+        return "rows of int8 differ from torch's"
+    if columns is None or not torch.equal(apart.cpu().nonzero()[:, 0], columns):
+        return "columns of outliers differ from torch's"
+    y = cuda_products.multiply_bytes(codes, b.to(location), (found, stats.to(location)), None, torch.float16)
+    return (
+        "" if torch.equal(y.cpu(), int8_scaled_mm(right, b, peaks, stats)) else "products of int8 differ from torch's"
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-#: An address, a 64-bit number, an int, or a struct of such.
-Argument = ctypes.c_void_p | ctypes.c_longlong | ctypes.c_int | ctypes.Structure
+#: An address, a 64-bit number, an int, a float, or a struct of such.
+Argument = ctypes.c_void_p | ctypes.c_longlong | ctypes.c_int | ctypes.c_float | ctypes.Structure
 
 
 def pointers(arguments: Sequence[Argument]) -> ctypes.Array[ctypes.c_void_p]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from string import Template
 
+from rung.kernels.cuda.block_readers import block_readers
 from rung.kernels.cuda.layouts import Layout
 from rung.kernels.webgpu.layouts import UNIT
 
@@ -25,10 +26,13 @@ def readers(layout: Layout) -> str:
         "units_a_group": max(base.group // UNIT, 1),
         "table": ", ".join(f"{value!r}f" for value in base.table),
     }
-    codes = _VALUES[base.codes] if layout.looks_up else _CODES[base.codes]
     head = f"#define OFFSET {_MIDDLE if base.codes == 'unsigned' else -base.offset}\n"
     head += f"#define PARTS {2 if base.group < UNIT else 1}\n#define ADDS {int(layout.adds)}\n"
     head += f"#define FACTOR {layout.factor!r}f\n"
+    if layout.blocks:
+        values_of = _LEVELS + _VALUES["nibble"] if layout.looks_up else ""
+        return head + Template(values_of).substitute(values) + block_readers(layout.blocks)
+    codes = _LEVELS + _READ_WORDS + _VALUES[base.codes] if layout.looks_up else _CODES[base.codes]
     return head + Template(codes + _SCALES_HEAD + _SCALES[scale] + "}\n").substitute(values)
 
 
@@ -86,8 +90,10 @@ _CODES = {
     "byte": _BYTES.replace("$flip", ""),
     "unsigned": _BYTES.replace("$flip", " ^ 0x80808080u"),
 }
-_TABLE = """
+_LEVELS = """
 __device__ const float levels[16] = {$table};
+"""
+_READ_WORDS = """
 __device__ __forceinline__ void read_words(const uint4* __restrict__ codes, int at, u32* q) {
     const uint4 w = codes[at];
     q[0] = w.x; q[1] = w.y; q[2] = w.z; q[3] = w.w;
@@ -95,14 +101,14 @@ __device__ __forceinline__ void read_words(const uint4* __restrict__ codes, int 
 """
 _VALUES = {
     # the four columns 4 i to 4 i + 3
-    "nibble": _TABLE
-    + """__device__ __forceinline__ float4 values(Table table, const u32* q, int i) {
+    "nibble": """
+__device__ __forceinline__ float4 values(Table table, const u32* q, int i) {
     const u32 w = (i < 4 ? q[i] << 2 : q[i - 4] >> 2) & 0x3c3c3c3cu;
     return {level(table, w, 0), level(table, w, 1), level(table, w, 2), level(table, w, 3)};
 }
 """,
-    "pairs": _TABLE
-    + """__device__ __forceinline__ float4 values(Table table, const u32* q, int i) {
+    "pairs": """
+__device__ __forceinline__ float4 values(Table table, const u32* q, int i) {
     const u32 high = (q[i / 2] >> 2) & 0x3c3c3c3cu, low = (q[i / 2] << 2) & 0x3c3c3c3cu;
     const int k = i % 2 * 2;
     return {level(table, high, k), level(table, low, k), level(table, high, k + 1), level(table, low, k + 1)};

@@ -60,6 +60,17 @@ def activation_bytes(looks_up: bool, columns: int) -> int:
     return -(-columns // (32 * UNIT)) * 32 * (_FLOAT_UNIT if looks_up else _INTEGER_UNIT)
 
 
+def bytes_of_rows(dtype: str) -> Source:
+    """Return ``quantize_rows``: rows of activations as signed bytes with a scale each, as LLM.int8() takes them."""
+    return Source(PRELUDE + TYPES[dtype] + Template(_QUANTIZE_ROWS).substitute(threads=THREADS), ("quantize_rows",))
+
+
+def byte_product(dtype: str, count: int) -> Source:
+    """Return ``sum_bytes``, whole numbers, and ``multiply_bytes``, these times scales of both sides in ``dtype``."""
+    values = {"count": count, "tile": tile_of(count), "threads": THREADS}
+    return Source(PRELUDE + TYPES[dtype] + Template(_BYTE_PRODUCT).substitute(values), ("sum_bytes", "multiply_bytes"))
+
+
 def dots(layout: Layout) -> str:
     """Return ``dots``: a thread's part of the products of rows [first, first + TILE), below ``rows``."""
     return _FLOAT_DOTS if layout.looks_up else _INTEGER_DOTS
@@ -76,6 +87,8 @@ def resident(layout: Layout, count: int = 1) -> str:
     """Return how many blocks a multiprocessor is to hold at once, which bounds the registers of a thread."""
     if count > 1:
         return "4" if count < 4 else "3"
+    if layout.blocks in ("q3_k", "q6_k"):  # two loads for each word of codes: more blocks spill
+        return "4"
     heavy = layout.base.codes in ("six", "five", "unsigned") or layout.adds or layout.base.group < UNIT
     return "HEAVY_BLOCKS" if heavy and not layout.looks_up else "BLOCKS"
 
@@ -135,6 +148,13 @@ __device__ __forceinline__ float high_half(u32 two) { return from_half((u16)(two
 __device__ __forceinline__ int dot4(int a, int b, int c) {
 #if defined(ON_CPU) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610)
     return __dp4a(a, b, c);
+#elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) \
+    || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) \
+    || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) \
+    || defined(__gfx1036__)
+    return __builtin_amdgcn_sdot4(a, b, c, false);
+#elif defined(__GFX11__) || defined(__GFX12__)
+    return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
 #else
     c += (int)(signed char)a * (int)(signed char)b; c += (int)(signed char)(a >> 8) * (int)(signed char)(b >> 8);
     c += (int)(signed char)(a >> 16) * (int)(signed char)(b >> 16); return c + (a >> 24) * (b >> 24);
@@ -395,4 +415,95 @@ _DECODE_LOOKED_UP = """    __shared__ ALIGNED(256) float held[16];
         const float4 v = values(table, q, i);
         write4(y + 32 * at + 4 * i, {scale * v.x, scale * v.y, scale * v.z, scale * v.w});
     }
+"""
+# what is not below the threshold is no part of its row, and marks its column
+_QUANTIZE_ROWS = """
+#define THREADS $threads
+__device__ __forceinline__ float wide(const value* x, int i) {
+    float4 v = {0, 0, 0, 0};
+    value four[4] ALIGNED(16) = {x[i], x[i], x[i], x[i]};
+    v = read4(four);
+    return v.x;
+}
+extern "C" __global__ void BOUNDS(THREADS, 4) quantize_rows(const value* __restrict__ x,
+        signed char* __restrict__ codes, float* __restrict__ peaks, u8* __restrict__ outliers, long long stride,
+        int columns, float threshold) {
+    __shared__ float parts[THREADS / 32];
+    const value* row = x + blockIdx.x * stride;
+    float most = 0;
+    for (int i = THREAD; i < columns; i += THREADS) {
+        const float size = fabsf(wide(row, i));
+        if (threshold > 0 && size >= threshold) outliers[i] = 1;
+        else most = most > size || most != most ? most : size;  // NaN stays
+    }
+    for (int d = 16; d; d /= 2) {
+        const float other = SHUFFLE(most, d);
+        most = most > other || most != most ? most : other;
+    }
+    if (THREAD % 32 == 0) parts[THREAD / 32] = most;
+    __syncthreads();
+    most = parts[0];
+    #pragma unroll
+    for (int w = 1; w < THREADS / 32; w++) most = most > parts[w] || most != most ? most : parts[w];
+    const float inverse = 1.0f / most * 127.0f;  // as torch divides a number by a tensor
+    for (int i = THREAD; i < columns; i += THREADS) {
+        const float v = wide(row, i), code = rintf(v * inverse);
+        const bool apart = threshold > 0 && fabsf(v) >= threshold;
+        codes[(long long)blockIdx.x * columns + i] = apart || code != code ? 0 : (signed char)code;
+    }
+    if (THREAD == 0) peaks[blockIdx.x] = most;
+}
+"""
+_BYTE_PRODUCT = """
+#define COUNT $count
+#define TILE $tile
+#define THREADS $threads
+__device__ __forceinline__ int dot16(uint4 a, uint4 b, int c) {
+    return dot4(a.w, b.w, dot4(a.z, b.z, dot4(a.y, b.y, dot4(a.x, b.x, c))));
+}
+// the sum of row THREAD / TILE of a, that of b, whether there are such
+__device__ __forceinline__ bool sum_of(const uint4* __restrict__ a, const uint4* __restrict__ b, int rows, int vectors,
+        int count, int& m, int& row, int& sum) {
+    __shared__ int parts[THREADS / 32][COUNT * TILE];
+    const int first = blockIdx.x * TILE, above = blockIdx.y * COUNT;
+    int sums[COUNT * TILE] = {};
+    for (int v = THREAD; v < vectors; v += THREADS) {
+        uint4 w[TILE];
+        #pragma unroll
+        for (int r = 0; r < TILE; r++) w[r] = b[(long long)min(first + r, rows - 1) * vectors + v];
+        #pragma unroll
+        for (int n = 0; n < COUNT; n++) {
+            const uint4 given = a[(long long)min(above + n, count - 1) * vectors + v];
+            #pragma unroll
+            for (int r = 0; r < TILE; r++) sums[n * TILE + r] = dot16(w[r], given, sums[n * TILE + r]);
+        }
+    }
+    #pragma unroll
+    for (int i = 0; i < COUNT * TILE; i++) {
+        for (int d = 16; d; d /= 2) sums[i] += SHUFFLE(sums[i], d);
+        if (THREAD % 32 == 0) parts[THREAD / 32][i] = sums[i];
+    }
+    __syncthreads();
+    m = above + THREAD / TILE; row = first + THREAD % TILE; sum = 0;
+    if (THREAD >= COUNT * TILE || m >= count || row >= rows) return false;
+    #pragma unroll
+    for (int w = 0; w < THREADS / 32; w++) sum += parts[w][THREAD];
+    return true;
+}
+// int8 a [count, columns] and b [rows, columns] to y [count, rows]
+extern "C" __global__ void BOUNDS(THREADS, 4) sum_bytes(const uint4* __restrict__ a, const uint4* __restrict__ b,
+        int* __restrict__ y, int rows, int vectors, int count) {
+    int m, row, sum;
+    if (sum_of(a, b, rows, vectors, count, m, row, sum)) y[(long long)m * rows + row] = sum;
+}
+// the same times the largest magnitudes of rows of both, over 127^2 in bitsandbytes' digits, and a bias or none
+extern "C" __global__ void BOUNDS(THREADS, 4) multiply_bytes(const uint4* __restrict__ a, const uint4* __restrict__ b,
+        value* __restrict__ y, const float* __restrict__ one, const float* __restrict__ two,
+        const float* __restrict__ bias, int rows, int vectors, int count) {
+    int m, row, sum;
+    if (!sum_of(a, b, rows, vectors, count, m, row, sum)) return;
+    float v = (float)sum * (one[m] * two[row]) * 6.200124e-05f;
+    if (bias) v += bias[row];
+    y[(long long)m * rows + row] = narrow(v);
+}
 """

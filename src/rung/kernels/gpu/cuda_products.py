@@ -6,6 +6,7 @@ Where tensors lie in the processor's memory, the kernels run there (``fibers``).
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 import weakref
 from collections.abc import Sequence
@@ -16,15 +17,21 @@ import torch
 from torch import Tensor
 
 from rung.formats import Encoded
+from rung.formats.families import iq
 from rung.formats.families.codebook4 import DYNAMIC
+from rung.formats.families.microscale import HALF_E4M3
 from rung.kernels.cuda import driver, fibers
 from rung.kernels.cuda.arguments import Argument
+from rung.kernels.cuda.block_readers import GRIDS
 from rung.kernels.cuda.layouts import Layout, stored
 from rung.kernels.cuda.source import (
+    COUNTS,
     MOST_ROWS,
     THREADS,
     Source,
     activation_bytes,
+    byte_product,
+    bytes_of_rows,
     count_of,
     counts,
     decoding,
@@ -77,11 +84,25 @@ def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
     """Return a weight that is read as it is stored; ``parts`` are those of ``encoded``, on their device."""
     codes, layout = parts["data"], stored(encoded.format)
     nothing = codes[:0]
+    if layout.blocks:
+        table = _table(layout.blocks, codes.device)
+        return Weight(encoded.shape, layout, (codes, nothing if table is None else table, codes, nothing))
     if not encoded.format.nested:
         scales = parts["absmax"] if "absmax" in parts else parts["scale"]
         return Weight(encoded.shape, layout, (codes, nothing, scales, nothing))
     table = torch.cat([torch.from_numpy(DYNAMIC).to(codes.device), parts["nested_offset"].reshape(1)])
     return Weight(encoded.shape, layout, (codes, table, parts["absmax"], parts["nested_absmax"]))
+
+
+@functools.cache
+def _table(name: str, device: torch.device) -> Tensor | None:
+    """Return what blocks of a type index, on a device: a grid as signed bytes, or scales; None where they do not."""
+    if name == "nvfp4":
+        return torch.from_numpy(HALF_E4M3).to(device)
+    if name not in GRIDS:
+        return None
+    grid, factor = GRIDS[name]
+    return torch.from_numpy((iq.grid(grid) * factor).astype(np.int8)).to(device)
 
 
 def of_stored(state: Stored, device: torch.device) -> Weight:
@@ -139,6 +160,47 @@ def multiply(weight: Weight, x: Tensor) -> Tensor:
     return y
 
 
+def quantized_rows(x: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return int8 like x [M, columns] (f32, f16 or bf16), the largest magnitude f32 [M] of each row, and whether a
+    column has one that is not below the threshold, bool [columns]: such are no part of their rows. 0 for none."""
+    inputs = x.detach() if x.stride(1) == 1 else x.detach().contiguous()
+    codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+    peaks = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    outliers = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+    sizes = (ctypes.c_longlong(inputs.stride(0)), ctypes.c_int(x.shape[1]), ctypes.c_float(threshold))
+    source = bytes_of_rows(DTYPE_NAME[x.dtype])
+    _launch(x.device, source, "quantize_rows", (x.shape[0], 1), [inputs, codes, peaks, outliers], sizes)
+    return codes, peaks, outliers
+
+
+def multiply_bytes(
+    a: Tensor,
+    b: Tensor,
+    scales: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return int8 a [M, K] times int8 b [N, K]: int32 [M, N], exact; with the largest magnitudes f32 [M] and [N] that
+    127 stands for, and a bias [N], the product in f32, f16 or bf16. K is a multiple of 16."""
+    (many, columns), rows = a.shape, b.shape[0]
+    count = next((each for each in COUNTS if each >= many), COUNTS[-1])
+    source, grid = byte_product(DTYPE_NAME[dtype], count), (-(-rows // tile_of(count)), -(-many // count))
+    given = [
+        each.contiguous() if _aligned(each) else each.clone(memory_format=torch.contiguous_format) for each in (a, b)
+    ]
+    sizes = tuple(map(ctypes.c_int, (rows, columns // 16, many)))
+    if scales is None:
+        y = torch.empty(many, rows, dtype=torch.int32, device=a.device)
+        _launch(a.device, source, "sum_bytes", grid, [*given, y], sizes)
+        return y
+    y = torch.empty(many, rows, dtype=dtype, device=a.device)
+    wide = [each.contiguous() for each in scales]
+    kept = None if bias is None else bias.float().contiguous()
+    address = ctypes.c_void_p(None if kept is None else kept.data_ptr())
+    _launch(a.device, source, "multiply_bytes", grid, [*given, y, *wide], (address, *sizes))
+    return y
+
+
 def most_rows(weight: Weight) -> int:
     """Return the rows of activations that read the weight once."""
     return counts(weight.layout)[-1]
@@ -157,8 +219,8 @@ def decode(weight: Weight, first: int, last: int, dtype: torch.dtype) -> Tensor:
 
 
 def _aligned(x: Tensor) -> bool:
-    """Return whether four numbers of each row can be loaded at once."""
-    vector = 4 * x.element_size()
+    """Return whether four numbers of each row, 16 of int8, can be loaded at once."""
+    vector = 16 if x.dtype == torch.int8 else 4 * x.element_size()
     return x.data_ptr() % vector == 0 and x.stride(0) * x.element_size() % vector == 0
 
 

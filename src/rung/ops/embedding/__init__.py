@@ -20,6 +20,7 @@ from rung import formats
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, divides
+from rung.kernels.cuda.block_readers import BLOCKS
 
 
 def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
@@ -64,6 +65,15 @@ LADDER = register_ladder(
                 "numpy.rows",
                 "rung.ops.embedding.numpy_rows:RUNG",
                 kinds=("cpu", "webgpu"),
+            ),
+            Rung(
+                "embedding",
+                "cuda.stored",
+                "rung.ops.embedding.torch_decode:GATHERED",
+                kinds=("cuda", "rocm"),
+                needs=("package.torch",),
+                formats=("int8", "llm_int8", *BLOCKS),
+                check="rung.ops.linear:check_cuda",
             ),
             Rung("embedding", "torch.decode", "rung.ops.embedding.torch_decode:RUNG", needs=("package.torch",)),
             Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG", needs=("package.torch",)),

@@ -1,4 +1,7 @@
-"""Embedding from the weight as it is stored, on any device; common formats are decoded there."""
+"""Embedding from the weight as it is stored, on any device; common formats are decoded there.
+
+On NVIDIA and AMD GPUs a kernel in CUDA C decodes rows whose bytes were gathered.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import Tensor
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.kernels.gpu import cuda_products
 from rung.kernels.gpu.stored import Stored, prepare
 
 
@@ -36,4 +40,15 @@ class Decode:
         return state.encoded
 
 
+class Gathered(Decode):
+    """The same by a kernel, of formats whose rows are bytes of their own, or have a scale."""
+
+    def look_up(self, state: Stored, ids: Tensor) -> Tensor:
+        """int64 [T] -> f32 [T, hidden]"""
+        parts = {name: part[ids] for name, part in state.on(ids.device).items()}
+        rows = Encoded(state.encoded.format, (len(ids), state.shape[1]), {})
+        return cuda_products.decode(cuda_products.of_parts(rows, parts), 0, len(ids), torch.float32)
+
+
 RUNG = Decode()
+GATHERED = Gathered()

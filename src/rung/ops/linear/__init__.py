@@ -33,6 +33,7 @@ from rung import formats
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, StepClass, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, MAPPED, divides
+from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.cuda.layouts import STORED
 from rung.kernels.cuda.source import MOST_ROWS
 
@@ -207,7 +208,7 @@ LADDER = register_ladder(
                 "rung.ops.linear.cuda_stored:RUNG",
                 kinds=("cuda", "rocm"),
                 needs=("package.torch",),
-                formats=STORED,
+                formats=(*STORED, *BLOCKS),
                 check="rung.ops.linear:check_cuda",
             ),
             Rung(
