@@ -37,7 +37,7 @@ from rung import formats
 from rung.kernels.cuda import compiler
 from rung.kernels.cuda.attention_source import attention
 from rung.kernels.cuda.block_readers import BLOCKS
-from rung.kernels.cuda.layouts import STORED, Layout, stored
+from rung.kernels.cuda.readers import STORED, Layout, stored
 from rung.kernels.cuda.source import (
     COUNTS,
     THREADS,

@@ -209,6 +209,8 @@ MOVED: dict[str, str] = {
     "rung.nn.splatting": "rung.splats.rasterize",
     "rung.nn.state8": "rung.nn.stepping",
     "rung.nn.weight": "rung.nn.quantized.weight",
+    "rung.ops.decode_step.block": "rung.ops.decode_step.network",
+    "rung.ops.decode_step.glue": "rung.ops.decode_step.network",
     "rung.pipelines.asking": "rung.pipelines.validate",
     "rung.pipelines.calls": "rung.pipelines.execute",
     "rung.pipelines.locating": "rung.pipelines.folders",

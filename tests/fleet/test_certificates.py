@@ -13,7 +13,7 @@ pytest.importorskip("msgspec")
 
 from rung.core.errors import UsageError
 from rung.fleet.keys import certificates
-from rung.fleet.keys.join_tokens import JoinTokens, fingerprint_of
+from rung.fleet.keys.folder import JoinTokens, fingerprint_of
 
 
 @pytest.fixture

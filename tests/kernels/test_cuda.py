@@ -8,7 +8,7 @@ from rung import formats
 from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
 from rung.kernels.cuda import fibers, source
 from rung.kernels.cuda.block_readers import BLOCKS
-from rung.kernels.cuda.layouts import STORED
+from rung.kernels.cuda.readers import STORED
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.gpu.cuda_products import Weight
 from rung.kernels.gpu.stored import prepare

@@ -8,7 +8,7 @@ import torch
 
 from rung.kernels.cuda import fibers
 from rung.kernels.cuda.attention_source import MOST_PARTS, PART, attention, part_floats, parts_of
-from rung.kernels.cuda.step_arguments import Attend
+from rung.kernels.cuda.driver import Attend
 from rung.kernels.gpu.decoders import quantized_parts
 from rung.kernels.webgpu.attention import quantized
 

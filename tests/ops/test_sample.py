@@ -12,7 +12,7 @@ from transformers.generation import logits_process as process
 
 from rung.core.types import Case
 from rung.ops.sample import LADDER, self_check
-from rung.ops.sample.philox import random_bits
+from rung.ops.sample.numpy_sample import random_bits
 from rung.ops.token_choice import Chosen, Row
 
 from .conformance import CPU

@@ -9,7 +9,7 @@ from rung.core.types import Capability, Device, Level, Proof, Rung
 from rung.core.value import FrozenDict
 from rung.models.lookup import find_outline
 from rung.ops import LADDERS
-from rung.planning import memory, weight_plan, weight_plan_cache
+from rung.planning import memory, weight_plan
 from rung.planning.check import check
 from rung.planning.check_result import Question
 from rung.planning.request import Request, parse_memory
@@ -46,7 +46,7 @@ def rungs(monkeypatch):
     for op, rung in added.items():
         if all("webgpu" not in each.kinds for each in known[op].rungs):
             known[op] = replace(known[op], rungs=(rung, *known[op].rungs))
-    for module in (memory, weight_plan, weight_plan_cache):
+    for module in (memory, weight_plan, weight_plan):
         monkeypatch.setattr(module, "LADDERS", known)
 
 
@@ -120,7 +120,7 @@ def test_without_a_rung_nothing_runs_there(monkeypatch):
     bare = {
         op: replace(LADDERS[op], rungs=tuple(r for r in LADDERS[op].rungs if "webgpu" not in r.kinds)) for op in LADDERS
     }
-    for module in (memory, weight_plan, weight_plan_cache):
+    for module in (memory, weight_plan, weight_plan):
         monkeypatch.setattr(module, "LADDERS", bare)
     with pytest.raises(DeviceError, match="cannot run a model") as refused:
         plan(gemma_2b("q4_0", "gguf"), cpu(), reached(), device="webgpu:0")

@@ -38,6 +38,7 @@ from rung.quantization.budget import (
     Option,
     Progress,
     Rounder,
+    TokenTimes,
     choose,
     choose_both,
     corrected,
@@ -48,7 +49,6 @@ from rung.quantization.budget import (
 )
 from rung.quantization.divergence import Measured, Reference
 from rung.quantization.statistics import FEWEST, LENGTH, gather
-from rung.quantization.token_times import TokenTimes
 
 if TYPE_CHECKING:
     from torch import Tensor

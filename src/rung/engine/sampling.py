@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from rung.core.errors import DeviceError, UsageError
 from rung.core.text import close
-from rung.ops.sample.philox import random_bits
+from rung.ops.sample.numpy_sample import random_bits
 from rung.ops.token_choice import Chosen, Row
 
 #: The tokens that may follow an answer: uint64 words, bit t % 64 of word t // 64 is that of token t; None: all.

@@ -21,8 +21,7 @@ from rung.fleet import node
 from rung.fleet.control_client import ENDED, POLL_SECONDS
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
-from rung.fleet.keys.folder import Folder
-from rung.fleet.keys.join_tokens import JoinTokens
+from rung.fleet.keys.folder import Folder, JoinTokens
 from rung.fleet.messages import BatchAnswer, BatchRequest, FleetStatus, Invitation, JoinRequest, Named, NodeReport, Text
 from rung.fleet.work.answering import answer
 from rung.server.engines import Engine

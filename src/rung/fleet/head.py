@@ -15,8 +15,7 @@ from rung.fleet import control, node, page, ray_node
 from rung.fleet.control_client import PORT
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
-from rung.fleet.keys.folder import Folder, Member
-from rung.fleet.keys.join_tokens import JoinTokens
+from rung.fleet.keys.folder import Folder, JoinTokens, Member
 from rung.server import serve as server
 from rung.server.protocol import Load
 

@@ -20,8 +20,7 @@ from rung.core.version import __version__
 from rung.fleet import control_client, ray_node
 from rung.fleet.keys import certificates
 from rung.fleet.keys import folder as files
-from rung.fleet.keys.folder import Folder, Member
-from rung.fleet.keys.join_tokens import fingerprint_of
+from rung.fleet.keys.folder import Folder, Member, fingerprint_of
 from rung.fleet.messages import CLASS_LABEL, DeviceReport, Invitation, JoinRequest, NodeReport, Versions
 from rung.hardware import detect
 

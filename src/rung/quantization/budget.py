@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,19 +23,54 @@ from rung import formats
 from rung.core.errors import UsageError
 from rung.core.settings import CACHE
 from rung.core.text import size as sized
-from rung.core.types import Format
+from rung.core.types import Device, Format
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.formats.grids import has_grid
 from rung.models.card import ModelCard, Tensor
 from rung.models.reader import Reader
 from rung.nn.rounding import Metric, round_weight
+from rung.planning.network_spec import Subject
+from rung.planning.speed import PROMPT, groups, rates, seconds_of_products
+from rung.planning.weight_plan import alike, compute_dtype, plan_weights
 from rung.quantization.divergence import Reference
 from rung.quantization.network import Override
 from rung.quantization.statistics import Statistics
 
-if TYPE_CHECKING:
-    from rung.quantization.token_times import TokenTimes
+
+class TokenTimes:
+    """The times of a model on a device, with the kernels that a plan takes there."""
+
+    def __init__(self, card: ModelCard, device: Device) -> None:
+        self.device, self._subject = device, Subject.of_card(card)
+        self._places = {tensor.role: index for index, tensor in enumerate(card.tensors)}
+
+    def seconds(self, tensor: Tensor, fmt: Format) -> float | None:
+        """Return how long a matrix takes for a token, 0 where it is only looked up in. None: no kernel takes it."""
+        changed = self._stored(self._subject, {tensor.role: fmt})
+        index = self._places[tensor.role]
+        weight = alike(changed, None, self.device, compute_dtype(self.device, False), True, ((index,),))[0].weight
+        if not weight.rung:
+            return None
+        return seconds_of_products(groups([(weight, 1)], changed), self.device)
+
+    def tokens_per_second(self, chosen: Mapping[str, Format]) -> float:
+        """Return the tokens a second of a mixture, by role, after a prompt of the usual length."""
+        changed = self._stored(self._subject, chosen)
+        weights = plan_weights(changed, None, self.device, compute_dtype(self.device, False), True)
+        parts = groups([(weight, 1) for weight in weights], changed)
+        context = min(changed.shape.context or PROMPT, 2 * PROMPT)
+        return rates(parts, changed, self.device, context, "f16", PROMPT).decode
+
+    def _stored(self, subject: Subject, chosen: Mapping[str, Format]) -> Subject:
+        tensors = (
+            replace(each, format=chosen[each.role].name, bytes=chosen[each.role].bytes(each.shape), source=None)
+            if each.role in chosen
+            else each
+            for each in subject.tensors
+        )
+        return replace(subject, tensors=tuple(tensors))
+
 
 #: What a tensor may become; those whose blocks do not divide its rows are left out.
 CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_0", "iq4_nl", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0")

@@ -19,7 +19,7 @@ from rung.core.text import did_you_mean
 from rung.core.types import Device
 from rung.hardware import detect
 from rung.kernels.cuda import driver, fibers
-from rung.kernels.cuda.arguments import Argument
+from rung.kernels.cuda.driver import Argument
 from rung.kernels.cuda.source import Source
 from rung.run.torch_private import C, all_operators, default_device
 from rung.simulation import queries

@@ -19,7 +19,7 @@ from pathlib import Path
 from rung.core.errors import SoftwareMissing
 from rung.core.files import written_whole
 from rung.core.settings import CACHE
-from rung.kernels.cuda.arguments import Argument, pointers
+from rung.kernels.cuda.driver import Argument, pointers
 from rung.kernels.cuda.source import THREADS, Source
 
 _HEADER = r"""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from string import Template
 
-from rung.kernels.cuda.layouts import Layout
-from rung.kernels.cuda.readers import readers
+from rung.kernels.cuda.readers import Layout, readers
 from rung.kernels.webgpu.layouts import UNIT
 
 THREADS = 128

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import Template
 
-from rung.kernels.cuda.layouts import Layout
-from rung.kernels.cuda.readers import readers
+from rung.kernels.cuda.readers import Layout, readers
 from rung.kernels.cuda.source import PRELUDE, SUMS, THREADS, TYPES, Source, resident, tile_of
 from rung.kernels.cuda.source import dots as dots_of
 

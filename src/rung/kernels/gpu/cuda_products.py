@@ -21,9 +21,9 @@ from rung.formats.families import iq
 from rung.formats.families.codebook4 import DYNAMIC
 from rung.formats.families.microscale import HALF_E4M3
 from rung.kernels.cuda import driver, fibers
-from rung.kernels.cuda.arguments import Argument
 from rung.kernels.cuda.block_readers import GRIDS
-from rung.kernels.cuda.layouts import Layout, stored
+from rung.kernels.cuda.driver import Argument
+from rung.kernels.cuda.readers import Layout, stored
 from rung.kernels.cuda.source import (
     COUNTS,
     MOST_ROWS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rung.kernels.webgpu.memory import Blocks
+    from rung.kernels.webgpu.matrix import Blocks
 
 #: The kind of these devices.
 KIND = "webgpu"
@@ -28,6 +28,6 @@ def tensor_device(device: str) -> str:
 def device_blocks(device: str, count: int, layers: int, layer_bytes: int) -> Blocks:
     """Return memory for keys and values on a GPU. Raises ``OutOfMemory``."""
     from rung.kernels.webgpu.gpu import gpu
-    from rung.kernels.webgpu.memory import Blocks
+    from rung.kernels.webgpu.matrix import Blocks
 
     return Blocks(gpu(device), count, layers, layer_bytes)

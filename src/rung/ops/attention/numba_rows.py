@@ -14,10 +14,26 @@ from rung.kernels.cpu.decode.attention import AttendWord, attend, heads_at_once
 from rung.kernels.cpu.decode.cache_layout import QUAD, score_floats
 from rung.kernels.cpu.decode.step_program import cache_words
 from rung.kernels.cpu.thread_pool import process_threads, run
-from rung.ops.attention.arrays import as_arrays, dtype_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+#: NumPy has no bfloat16: its words stand for it.
+_NAMES = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
+
+
+def as_arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """Return views of tensors on the CPU; of bfloat16 the words."""
+    import torch
+
+    return tuple((t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).detach().numpy() for t in tensors)
+
+
+def dtype_of(array: np.ndarray) -> str:
+    """Return rung's name of the dtype of a cache."""
+    return _NAMES[array.dtype.name]
+
 
 #: Positions of a block that holds all of an array.
 _ALL = 1 << 40

@@ -100,7 +100,7 @@ class BoundAdapter:
     """Hold the changes of an adapter, or of several that are added up, bound to the weights of a decoder.
 
     ``key`` is the same for two that change the same. ``number``, ``addresses`` and ``sums`` are those of
-    ``rung.kernels.cpu.decode.adapter_table.Changes``.
+    ``rung.kernels.cpu.decode.step.Changes``.
     """
 
     _numbers = itertools.count(1)

@@ -11,8 +11,7 @@ from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import cache_words
 from rung.kernels.cpu.thread_pool import run
 from rung.models.card import Decoder as Shape
-from rung.ops.decode_step.glue import TokenSpan
-from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.network import Network, TokenSpan
 from rung.ops.decode_step.parts import Cache, Pool
 from rung.ops.decode_step.ref import Reference
 from rung.ops.decode_step.weights import Weights

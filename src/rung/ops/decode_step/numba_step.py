@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rung.kernels.cpu.decode import step
-from rung.kernels.cpu.decode.adapter_table import AdapterTable
 from rung.kernels.cpu.decode.cache_layout import score_floats
+from rung.kernels.cpu.decode.step import AdapterTable
 from rung.kernels.cpu.decode.step_program import (
     After,
     Before,

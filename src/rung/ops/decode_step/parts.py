@@ -107,7 +107,7 @@ class Pool(Protocol):
         """Return keys and values of each layer on a device of torch, [blocks, kv_heads, positions, head_dim]."""
 
     def buffer(self, index: int) -> Any:
-        """Return the buffer of a layer whose device holds one for each layer (``rung.kernels.webgpu.memory``)."""
+        """Return the buffer of a layer whose device holds one for each layer (``rung.kernels.webgpu.matrix``)."""
 
 
 class Cache(Protocol):

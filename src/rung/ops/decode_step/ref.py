@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.formats.codec import Floats
-from rung.ops.decode_step.glue import TorchGlue
-from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.network import Network, TorchGlue
 from rung.ops.decode_step.parts import Pool, SequenceRows, read_each
 from rung.ops.decode_step.weights import Weights
 

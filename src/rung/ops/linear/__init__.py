@@ -34,7 +34,7 @@ from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, StepClass, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, MAPPED, divides
 from rung.kernels.cuda.block_readers import BLOCKS
-from rung.kernels.cuda.layouts import STORED
+from rung.kernels.cuda.readers import STORED
 from rung.kernels.cuda.source import MOST_ROWS
 
 #: Formats of floats, whose rows are read as they are stored.

@@ -399,7 +399,7 @@ def chosen(job: Job, budget: Budget) -> dict[str, Any]:
         "file_bytes": job.file_bytes,
     }
     if budget.device is not None:
-        from rung.quantization.token_times import TokenTimes
+        from rung.quantization.budget import TokenTimes
 
         rate = TokenTimes(job.card, budget.device).tokens_per_second(formats)
         found |= {"device": budget.device.name, "tokens_per_second": rate}

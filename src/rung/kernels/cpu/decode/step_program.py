@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from rung.kernels.cpu import nodes, target, thread_pool
 from rung.kernels.cpu.decode import attention, step
-from rung.kernels.cpu.decode.adapter_table import AdapterTable
 from rung.kernels.cpu.decode.attention import AttendWord
 from rung.kernels.cpu.decode.cache_layout import QUAD, CacheWord
 from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.rows import FILL_WORDS, PrepareWord, prepare_rows
-from rung.kernels.cpu.decode.step import CALL_WORDS, SEGMENT_WORDS, LinearWord, SegmentWord
+from rung.kernels.cpu.decode.step import CALL_WORDS, SEGMENT_WORDS, AdapterTable, LinearWord, SegmentWord
 from rung.kernels.cpu.gemm import product
 from rung.kernels.cpu.gemm.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes

@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 
 from rung.kernels.webgpu.gpu import Kernel
-from rung.kernels.webgpu.splat.camera import INFO, INFO_BYTES, Words
-from rung.kernels.webgpu.splat.harmonics import view_color
+from rung.kernels.webgpu.splat.camera import INFO, INFO_BYTES, Words, view_color
 from rung.kernels.webgpu.splat.sorting import shader
 
 #: Numbers of a splat in ``shapes``, floats in ``records``.

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 
 from rung.kernels.webgpu.gpu import Kernel
-from rung.kernels.webgpu.splat.camera import INFO, INFO_BYTES, Words
-from rung.kernels.webgpu.splat.harmonics import color_back
+from rung.kernels.webgpu.splat.camera import INFO, INFO_BYTES, Words, color_back
 from rung.kernels.webgpu.splat.projection import RECORD, SHAPE, SHAPE_CODE
 from rung.kernels.webgpu.splat.sorting import shader
 

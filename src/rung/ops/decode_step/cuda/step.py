@@ -16,16 +16,14 @@ import torch
 from torch import Tensor
 
 from rung.formats.codec import Floats
-from rung.kernels.cuda.arguments import Argument
 from rung.kernels.cuda.attention_source import attention, part_floats, parts_of
+from rung.kernels.cuda.driver import Argument, Attend, Part, Product
 from rung.kernels.cuda.source import COUNTS, Source, activation_bytes, counts, tile_of
-from rung.kernels.cuda.step_arguments import Attend, Part, Product
 from rung.kernels.cuda.step_source import gated, norms, sums
 from rung.kernels.gpu.cuda_products import Packed, Weight, launch, of_stored
 from rung.kernels.gpu.stored import Stored
 from rung.kernels.webgpu.layouts import UNIT
-from rung.ops.decode_step.glue import TorchGlue
-from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.network import Network, TorchGlue
 from rung.ops.decode_step.parts import Cache, Pool, SequenceRows, read_each
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
 
