@@ -247,7 +247,7 @@ MOVED: dict[str, str] = {
     "rung.run.exec.lower": "rung.exec.fallbacks",
     "rung.run.exec.notes": "rung.exec.report",
     "rung.run.exec.steps": "rung.exec.step_down",
-    "rung.run.places": "rung.run.torch_private",
+    "rung.run.places": "rung.run.torch_device",
     "rung.run.rasterizer_check": "rung.splats.training.view_check",
     "rung.run.self_check.cases": "rung.ops.proof",
     "rung.run.self_check.model": "rung.ops.decode_step.self_check",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rung.exec import launch, report
-from rung.exec.report import repairs
+from rung.exec.repairs import repairs
 from rung.hardware import catalog, detect
 
 RUNG = [sys.executable, "-m", "rung", "exec"]

@@ -9,7 +9,7 @@ import pytest
 from rung.core.types import Capability, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import planning
-from rung.hardware import detect, topology
+from rung.hardware import detect, thread_count
 from rung.hardware.families import cpu
 from rung.kernels.cpu import thread_pool
 from rung.kernels.cpu.thread_pool import Team
@@ -66,7 +66,7 @@ def test_the_fewest_that_are_nearly_the_fastest_and_only_once(monkeypatch, tmp_p
         assert planning.compute_threads(None) == best
     assert [dict(job.arguments) for job in given] == [{"counts": [8, 12, 16]}]
     other = machine(tmp_path / "other", ALDER_LAKE[:1], threads_per_core=[2])
-    assert topology.kept(other) is None
+    assert thread_count.kept(other) is None
 
 
 def test_a_child_that_dies_leaves_the_rule(monkeypatch, tmp_path, jobs):

@@ -9,7 +9,7 @@ import ollama
 import openai
 import pytest
 
-from rung.engine.chat import ReasoningBudget, is_open
+from rung.engine.chat.reasoning import ReasoningBudget, is_open
 from tests.server.conftest import serving
 
 HELLO = [{"role": "user", "content": "hello"}]

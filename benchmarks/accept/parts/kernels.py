@@ -12,7 +12,7 @@ from benchmarks.accept.check import Check, Target, share
 from rung.ops.proof import weights
 from rung.run.binding import Binder
 from rung.run.journal import Journal
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 ORDER, SECONDS = 5, 480
 _FORMATS = ("q4_0", "q8_0", "q4_k", "q6_k", "nf4", "int8")

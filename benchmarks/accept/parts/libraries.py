@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.accept.check import Check, Target
 
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 ORDER, SECONDS = 10, 300
 

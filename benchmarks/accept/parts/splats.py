@@ -10,7 +10,7 @@ from benchmarks.accept.check import Check, Target
 from rung.kernels.webgpu import tensor_device
 from rung.ops.rasterize import LADDER, Camera, where
 from rung.ops.rasterize.self_check import gradients, splats
-from rung.run.torch_private import location
+from rung.run.torch_device import location
 
 ORDER, SECONDS = 11, 240
 #: Shapes in which rungs are asked whether they draw.

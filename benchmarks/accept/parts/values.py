@@ -12,7 +12,7 @@ from rung.core.types import Case, Rung
 from rung.formats import FORMATS
 from rung.ops import LADDERS, example_dtypes, example_formats, examples
 from rung.run import worker
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 ORDER, SECONDS = 3, 480
 #: Seconds for one rung, with compiling.

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from rung.exec.launch import PROCESSOR, environment, launch
-from rung.exec.report import repairs
+from rung.exec.repairs import repairs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

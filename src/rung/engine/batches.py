@@ -6,10 +6,9 @@ import base64
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +16,7 @@ from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.locks import lock_open_file
 from rung.engine.generation import Generation
+from rung.engine.openai_forms import REASONS, chat_logprobs, text_logprobs, usage
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.formats.codec import Floats
 
@@ -72,49 +72,6 @@ def _take(generation: Generation) -> Answer | None:
     if not generation.result and error is None:
         return None
     return Answer(generation.text, list(generation.tokens), generation.result, error)
-
-
-#: OpenAI's words for why an answer ended.
-REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length", "stopped": "stop"}
-
-
-def usage(prompt: int, answer: int, cached: int) -> dict[str, Any]:
-    """Return token counts as OpenAI's ``usage``: of the prompts, of the answers, and of the cached prompts."""
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": answer,
-        "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
-def chat_logprobs(entries: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
-    """Return log probabilities, entries as ``Model.chat`` has them, as chat completions have them."""
-    return None if entries is None else {"content": [_without_id(each) for each in entries], "refusal": None}
-
-
-def _without_id(entry: dict[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in entry.items() if name != "id"}
-    if "top_logprobs" in found:
-        found["top_logprobs"] = [_without_id(each) for each in found["top_logprobs"]]
-    return found
-
-
-def text_logprobs(entries: Sequence[dict[str, Any]] | None, offset: int = 0) -> dict[str, Any] | None:
-    """Return log probabilities as completions have them, of tokens whose text begins at ``offset``."""
-    if entries is None:
-        return None
-    tokens = [entry["token"] for entry in entries]
-    return {
-        "tokens": tokens,
-        "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [None if entry["logprob"] is None else _likely(entry) for entry in entries],
-        "text_offset": [*accumulate(map(len, tokens), initial=offset)][: len(tokens)],
-    }
-
-
-def _likely(entry: dict[str, Any]) -> dict[str, float]:
-    return {like["token"]: like["logprob"] for like in entry["top_logprobs"]}
 
 
 #: Fields of ``generate`` by what OpenAI's requests, and others like them, call them.

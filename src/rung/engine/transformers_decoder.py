@@ -30,7 +30,7 @@ from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import plan_weights
 from rung.run.journal import Journal
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 
 def bind(

@@ -29,7 +29,7 @@ from rung.planning.placement import is_lossless
 from rung.planning.weight_plan import WIDER, Weight, compute_dtype, plan_weights, reads_without_torch
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
-from rung.run.torch_private import location
+from rung.run.torch_device import location
 
 _MANY = 256
 #: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.

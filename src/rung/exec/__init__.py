@@ -5,6 +5,7 @@
 - ``hook``: what happens then: a card is simulated, and operations are watched.
 - ``step_down``: repeat a refused operation one rung lower and remember it; ``fallbacks``: those rungs.
 - ``report``: what was done, from the program's processes to the launcher.
+- ``repairs``: environment variables that help any program.
 
 ``launch`` and ``report`` import neither torch nor typer: a program that never uses torch pays for Python's start alone.
 """

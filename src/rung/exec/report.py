@@ -1,4 +1,4 @@
-"""Record what was done in the processes of a program, for its launcher; environment variables that repair it."""
+"""Hold what was done in the processes of a program, handed to the launcher through a file: a line of JSON each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import json
 import os
-import sys
 import threading
 
 Key = tuple[str, str, str, str, str]
@@ -69,28 +68,3 @@ def read(path: str) -> dict[Key, int]:
     for (_, key), count in latest.items():
         found[key] = found.get(key, 0) + count
     return found
-
-
-def repairs(variables: dict[str, str]) -> dict[str, str]:
-    """Return those that this machine needs and ``variables`` does not have, each with its value.
-
-    Apple: what torch lacks on the GPU it computes on the processor. AMD: a card whose code no build carries runs that
-    of its closest relative, by the catalog (ROCm, ``HSA_OVERRIDE_GFX_VERSION``).
-    """
-    found: dict[str, str] = {}
-    if sys.platform == "darwin":
-        found["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
-    if os.path.exists("/dev/kfd") and "HSA_OVERRIDE_GFX_VERSION" not in variables:
-        found |= _relative()
-    return {name: value for name, value in found.items() if name not in variables}
-
-
-def _relative() -> dict[str, str]:
-    from rung.hardware import catalog, detect
-    from rung.hardware.catalog.capabilities import gfx_version
-
-    for device in detect.devices():
-        row = catalog.architectures().get(device.arch) if device.kind == "rocm" else None
-        if row is not None and row.override:
-            return {"HSA_OVERRIDE_GFX_VERSION": gfx_version(row.override)}
-    return {}

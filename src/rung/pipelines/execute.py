@@ -22,7 +22,8 @@ from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.pipelines.weights import fill
 from rung.planning.pipeline import Network, NetworkStorage, PhasesPlan, plan_phases, rungs
 from rung.run.journal import Journal
-from rung.run.torch_private import torch_name, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from rung.run.torch_device import torch_name
+from rung.run.torch_private import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

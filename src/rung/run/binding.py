@@ -20,7 +20,7 @@ from rung.ops.rasterize import where
 from rung.ops.token_choice import Chosen, Row
 from rung.run import cpu_level, self_check
 from rung.run.journal import Journal
-from rung.run.torch_private import location
+from rung.run.torch_device import location
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.card import ModelCard
 from rung.models.checkpoints import OWN
 from rung.models.settings import QUANTIZATION, Settings, quantization
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 from rung.training.fitting import PLAIN, STORED, Fit
 
 

@@ -28,7 +28,7 @@ from rung.models.decoder_memory import CHUNK
 from rung.planning.weight_plan import climb_linear, compute_dtype
 from rung.run.binding import Binder, Linear
 from rung.run.journal import Journal
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 #: Next to nothing but launches, and layers of usual size.
 _NARROW, _WIDE = Size(256, 256, 24, head_dim=64), Size(4096, 14336, 2, kv_heads=8, group=4)

@@ -24,7 +24,7 @@ from rung.nn.quantize import quantize
 from rung.nn.quantized.packed import pack
 from rung.planning.speed import values_between
 from rung.planning.weight_plan import compute_dtype
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 _LAYERS, _CHOSEN, _TOKENS, _TURNS = 12, 2, 24, 3
 _NARROW = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": _LAYERS, "num_attention_heads": 4}

@@ -30,7 +30,7 @@ from rung.planning.network_spec import is_table
 from rung.planning.weight_plan import Weight, encoder_case
 from rung.run.binding import Binder
 from rung.run.journal import Journal
-from rung.run.torch_private import torch_name
+from rung.run.torch_device import torch_name
 
 #: Rows of a linear: few and many.
 _ROWS = (1, 256)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from rung.exec.cuda_on_cpu import libraries, machine, operations, tensors
-from rung.run import torch_private
+from rung.run import torch_device
 from rung.simulation import context, queries
 from rung.simulation.dispatch import dispatch_hook
 from rung.simulation.dispatch.patches import Patches, forget
@@ -38,7 +38,7 @@ def put_in_force(say: Callable[[str], None]) -> World:
     operations.install(world)
     operations.install_products()
     machine.install(makers, patches)  # last: around what the others have put there
-    torch_private.STANDING_IN["cuda"] = "cpu"
+    torch_device.STANDING_IN["cuda"] = "cpu"
     forget()
     patches.follow()
     world.active = True

@@ -30,7 +30,7 @@ from rung.kernels.webgpu import is_webgpu
 from rung.run.binding import Attention, Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
 from rung.run.probe import probe
-from rung.run.torch_private import STANDING_IN, torch_name
+from rung.run.torch_device import STANDING_IN, torch_name
 from rung.simulation.context import current
 
 Shape = tuple[int, int]

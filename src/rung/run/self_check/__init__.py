@@ -21,7 +21,7 @@ from rung.hardware import json_cache
 from rung.kernels.cpu import target
 from rung.ops import shape_class
 from rung.run import cpu_level, worker
-from rung.run.torch_private import location
+from rung.run.torch_device import location
 
 #: Seconds for one self-check, compiling its kernels included; about 5 on an idle machine.
 LIMIT = 120.0

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.engine.batches import REASONS, chat_logprobs
+from rung.engine.openai_forms import REASONS, chat_logprobs
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
     FINGERPRINT,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.engine.batches import REASONS, text_logprobs
+from rung.engine.openai_forms import REASONS, text_logprobs
 from rung.server.api.openai_fields import (
     FINGERPRINT,
     MOST_CHOICES,

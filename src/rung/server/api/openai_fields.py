@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from rung.core.version import __version__
-from rung.engine.batches import usage
+from rung.engine.openai_forms import usage
 from rung.server.errors import ApiError
 from rung.server.protocol import Finished, Grammar, ReasoningOptions
 from rung.server.service import Choice

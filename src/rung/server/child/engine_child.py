@@ -28,7 +28,7 @@ from rung.core.errors import (
 from rung.core.settings import CPU_LEVEL
 from rung.core.text import size
 from rung.core.types import Device, Plan, StepClass, StepDown
-from rung.engine import chat
+from rung.engine.chat import reasoning
 from rung.engine.embeddings.encoder import EncoderModel
 from rung.engine.generation import Generation
 from rung.engine.load import load
@@ -255,7 +255,7 @@ class EngineChild:
             prompts = [model.chat_ids(messages, message.tools, kwargs, continues_last=message.continues_last)]
         else:
             prompts = [prompt_ids(model, each) for each in message.prompts]
-        is_reasoning = chats and chat.is_open(model.tokenizer, prompts[0])
+        is_reasoning = chats and reasoning.is_open(model.tokenizer, prompts[0])
         adapter = self._adapters.name(message.adapters)
         options = {**message.options, "owner": message.owner, "adapter": adapter}
         if message.text_bias or message.ignore_end:
@@ -284,7 +284,7 @@ class EngineChild:
         if budget is None or not self._model.has_reasoning:
             return lambda: None
         vocabulary = self._model.backend.vocabulary
-        return lambda: chat.ReasoningBudget(self._model.tokenizer, vocabulary, budget, is_reasoning)
+        return lambda: reasoning.ReasoningBudget(self._model.tokenizer, vocabulary, budget, is_reasoning)
 
     @cached_property
     def _grammars(self) -> Grammars:

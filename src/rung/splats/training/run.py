@@ -22,7 +22,7 @@ from rung.kernels.webgpu import tensor_device
 from rung.models.card import SceneCard, View
 from rung.nn.quantized import binding
 from rung.planning.request import parse_memory
-from rung.run.torch_private import location
+from rung.run.torch_device import location
 from rung.splats import demo
 from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rung.engine.batches import chat_logprobs
+from rung.engine.openai_forms import chat_logprobs
 from rung.server.api.chat_parser import FunctionCall, Part, Reasoning, Text
 from rung.server.api.openai_fields import new_id
 

@@ -16,7 +16,7 @@ def on_device(name: str | None, software: str | None) -> Iterator[str]:
     Raises ``UnknownDevice``.
     """
     from rung.engine.planning import device_here
-    from rung.run.torch_private import location
+    from rung.run.torch_device import location
 
     with simulated(name, software) as target:
         yield location(device_here(target, note, True).id)
