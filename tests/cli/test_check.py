@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rung as library
-from rung.cli.commands.before import check
+from rung.cli import check_scene
 from rung.core.errors import UsageError
 from rung.hardware import catalog, detect, select
 
@@ -145,7 +145,7 @@ def test_a_model_that_is_not_there(rung, tmp_path):
 def test_an_error_of_the_system_is_said_once(rung, monkeypatch):
     """It comes past typer in another error, whose cause it is; each was the other's, and looking for Ctrl-C in that
     ring did not end."""
-    monkeypatch.setattr(check, "is_scene", raising(OSError("the disk is gone")))
+    monkeypatch.setattr(check_scene, "is_scene", raising(OSError("the disk is gone")))
     said = rung("check", "demo")
     assert said.code == 1
     assert "the disk is gone" in said.err

@@ -123,12 +123,12 @@ def test_what_is_set_on_a_stream_is_set_on_the_terminal():
 
 def test_a_kernel_that_does_not_tell_what_is_set():
     code = (
-        "import fcntl, os, termios; from rung.exec import relay\n"
+        "import fcntl, os, termios; from rung.exec import terminal\n"
         "real, known = fcntl.ioctl, termios.TIOCPKT\n"
         "def ioctl(number, request, *more):\n"
         "    if request == known: raise OSError\n"
         "    return real(number, request, *more)\n"
-        "fcntl.ioctl = ioctl; made = relay.Terminal(1); os.write(made.end, b'a\\0b'); print(made.read(9), 'end')"
+        "fcntl.ioctl = ioctl; made = terminal.Terminal(1); os.write(made.end, b'a\\0b'); print(made.read(9), 'end')"
     )
     terminal = Terminal(sys.executable, "-c", code)
     assert b"b'a\\x00b' end" in terminal.until(b"end")

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from starlette.responses import Response
 
-from rung.server import http
+from rung.server import http as server_http
 from rung.server.http import Stream
 from rung.server.serve import http_config
 
@@ -104,7 +104,7 @@ def test_a_client_that_does_not_read_holds_its_stream_up_and_loses_nothing(strea
 
 
 def test_a_client_that_never_reads_is_hung_up_on(streams, monkeypatch):
-    monkeypatch.setattr(http, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(server_http, "READ_SECONDS", 0.2)
     streams.ended.clear()
     with connected(streams.port, "/long") as client:
         assert streams.ended.wait(20)
@@ -115,7 +115,7 @@ def test_a_client_that_never_reads_is_hung_up_on(streams, monkeypatch):
 
 @pytest.mark.parametrize("more", ["Connection: close\r\n", ""])
 def test_a_client_that_never_reads_a_whole_answer_is_hung_up_on(streams, monkeypatch, more):
-    monkeypatch.setattr(http, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(server_http, "READ_SECONDS", 0.2)
     with connected(streams.port, "/whole", more=more) as client:
         until = time.monotonic() + 20
         while not streams.connections:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from rung.splats import demo, scene
-from rung.splats.cameras import pose_of
 from rung.splats.photographs import Photographs
+from rung.splats.poses import pose_of
 from rung.splats.scenes.colmap import points_of
 from rung.splats.training.initialization import count_views
 

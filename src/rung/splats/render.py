@@ -16,8 +16,8 @@ from rung.kernels.webgpu import tensor_device
 from rung.measure import pictures
 from rung.models.card import View
 from rung.ops.rasterize import NEAR, Splats
-from rung.splats.cameras import in_picture
 from rung.splats.cloud import Cloud, Floats
+from rung.splats.poses import in_picture
 from rung.splats.rasterize import rasterization
 from rung.splats.scenes.video import SUFFIXES
 from rung.splats.trained import Trained

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rung.measure.metrics import ssim
-from rung.splats.cameras import focus, in_picture, pose_of
+from rung.splats.poses import focus, in_picture, pose_of
 from rung.splats.training import checkpoint, initialization, loss, model, settings
 from rung.splats.training.model import Corrections
 from rung.splats.training.normalization import around

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rung.splats.cameras import places, pose_of
 from rung.splats.photographs import Shot
+from rung.splats.poses import places, pose_of
 from rung.splats.training import initialization
 from tests.splats.training import tiny
 

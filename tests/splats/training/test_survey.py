@@ -8,8 +8,8 @@ from PIL import Image
 
 from rung.models.card import View
 from rung.splats import read
-from rung.splats.cameras import converge, places, pose_of, reaches
 from rung.splats.photographs import Shot
+from rung.splats.poses import converge, places, pose_of, reaches
 from rung.splats.training import initialization
 from rung.splats.training.run import train
 from rung.splats.training.settings import Settings

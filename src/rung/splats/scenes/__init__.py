@@ -12,7 +12,7 @@ import numpy as np
 from rung.core.errors import BadFile
 from rung.core.text import count, quoted
 from rung.models.card import SceneCard, View
-from rung.splats.cameras import in_picture
+from rung.splats.poses import in_picture
 from rung.splats.scenes import archive, colmap, realitycapture, transforms
 from rung.splats.scenes.colmap import points_of
 

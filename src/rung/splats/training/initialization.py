@@ -14,11 +14,11 @@ from torch.nn import functional
 from rung.core.errors import UsageError
 from rung.core.text import count
 from rung.models.card import SceneCard, View
-from rung.splats.cameras import converge, in_picture, places, pose_of, reaches
 from rung.splats.cloud import C0, Cloud, Floats
 from rung.splats.files import read
 from rung.splats.files.packing import spread_bits
 from rung.splats.photographs import Photographs, Shot
+from rung.splats.poses import converge, in_picture, places, pose_of, reaches
 from rung.splats.scenes.colmap import points_of
 from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from rung.core.value import Value
 from rung.models.card import View
-from rung.splats.cameras import places, pose_of
 from rung.splats.cloud import Cloud, Floats
+from rung.splats.poses import places, pose_of
 
 #: As gsplat's trainer has it: a little beyond the farthest camera.
 _BEYOND = 1.1

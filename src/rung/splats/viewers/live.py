@@ -22,8 +22,9 @@ import numpy as np
 from rung.core.errors import SoftwareMissing, UsageError
 from rung.core.text import count
 from rung.models.card import View
-from rung.splats.cameras import aside, frame, places, pose_of
+from rung.splats.cameras import aside, frame
 from rung.splats.cloud import Cloud
+from rung.splats.poses import places, pose_of
 
 if TYPE_CHECKING:
     from viser import ViserServer

@@ -120,9 +120,9 @@ def explain(
     found, empty = _explained(log_of(what), where, card, model)
     if html is not None:
         from rung.cli.views import page
-        from rung.cli.views.explain import as_html
+        from rung.cli.views.explain import explanation_page
 
-        page.write(html, as_html.page(found, [] if card is None else [card]))
+        page.write(html, explanation_page(found, [] if card is None else [card]))
     _print(found, empty, everything=all_, json=json)
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
