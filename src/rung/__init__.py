@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from rung.public import card, check, device, devices, load, plan
     from rung.run.trace import Trace, trace
     from rung.simulation.context import simulate
-    from rung.simulation.refusals import Defect
+    from rung.simulation.defects import Defect
 
 _PUBLIC = {
-    "Defect": "rung.simulation.refusals",
+    "Defect": "rung.simulation.defects",
     "Device": "rung.core.types",
     "Plan": "rung.core.types",
     "QuantizationConfig": "rung.hub.transformers",

@@ -20,8 +20,8 @@ from rung.ops.decode_step.cuda import step
 from rung.ops.decode_step.parts import SequenceRows
 from rung.planning.memory import program_bytes
 from rung.run.torch_private import TorchDispatchMode
+from rung.simulation.cards import describe
 from rung.simulation.dispatch.dispatch_hook import is_view
-from rung.simulation.simulation import describe
 from tests.fixtures import references
 from tests.support.weights import weight
 from tests.tiny import gguf_vocabulary, tiny_checkpoint

@@ -22,7 +22,7 @@ from rung.ops.rasterize.self_check import splats
 from rung.planning.solve import steps_down
 from rung.run.binding import Binder, Linear
 from rung.run.journal import Journal
-from rung.simulation.simulation import describe
+from rung.simulation.cards import describe
 from tests.planning.cards import gemma_2b
 from tests.simulation import rungs
 from tests.tiny import gguf_vocabulary, tiny_checkpoint, tiny_model

@@ -10,8 +10,9 @@ from rung.core.errors import UsageError
 from rung.core.types import Level, StepClass
 from rung.diagnosis import classify
 from rung.hardware import catalog
+from rung.simulation.cards import describe
 from rung.simulation.dispatch.dispatcher import Operation
-from rung.simulation.simulation import World, describe
+from rung.simulation.simulation import World
 
 CARDS = {
     product.arch: product.name for product in catalog.products() if catalog.architectures()[product.arch].kind != "cpu"

@@ -31,7 +31,7 @@ _IN_OWN_WORDS = re.compile(
 
 def check_card(settings: Mapping[str, str], command: Sequence[str]) -> None:
     """Raises ``UnknownDevice`` and ``UsageError`` for what cannot be simulated."""
-    from rung.simulation.refusals import defects
+    from rung.simulation.defects import defects
 
     name, typed = settings.get("device", ""), shlex.join(command)
     if name == PROCESSOR and settings.keys().isdisjoint(("software", "memory", "defects")):
@@ -63,7 +63,7 @@ def check_card(settings: Mapping[str, str], command: Sequence[str]) -> None:
 
 def _check_simulated(card: str, settings: Mapping[str, str], typed: str) -> None:
     """Raises ``UnknownDevice`` for a card that is not in the catalog, with names that are and commands for them."""
-    from rung.simulation.simulation import describe
+    from rung.simulation.cards import describe
 
     try:
         describe([card], settings.get("memory"), settings.get("software"))
@@ -156,7 +156,7 @@ def program_environment(settings: Mapping[str, str]) -> dict[str, Any]:
 
     if settings.get("device", PROCESSOR) == PROCESSOR:
         return machine.this_machine()
-    from rung.simulation.simulation import describe
+    from rung.simulation.cards import describe
 
     device = describe([settings["device"]], settings.get("memory"), settings.get("software"))[0]
     found = machine.catalog_card(device.name)

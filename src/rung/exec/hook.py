@@ -62,9 +62,9 @@ def _stand_in(notes: Notes) -> None:
 def _simulate(settings: Mapping[str, str], steps: Steps | None) -> None:
     from rung.exec.step_down import Everything, composed
     from rung.simulation.context import simulate
+    from rung.simulation.defects import defects
     from rung.simulation.dispatch import threads
     from rung.simulation.dispatch.patches import Patches
-    from rung.simulation.refusals import defects
 
     if steps is not None:
 

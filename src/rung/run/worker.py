@@ -20,15 +20,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
 from rung.kernels.cpu import target
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Seconds that a child may take from its start until it listens, and for the job that prepares it.
 START_LIMIT = 60.0

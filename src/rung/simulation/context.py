@@ -23,10 +23,10 @@ from rung.kernels.cuda.driver import Argument
 from rung.kernels.cuda.source import Source
 from rung.run.torch_private import C, all_operators, default_device
 from rung.simulation import queries
+from rung.simulation.defects import KINDS, Defect
 from rung.simulation.dispatch import dispatch_hook, threads
 from rung.simulation.dispatch.dispatcher import Dispatch
 from rung.simulation.dispatch.patches import Patches, forget, install
-from rung.simulation.refusals import KINDS, Defect
 from rung.simulation.simulation import World
 from rung.simulation.torch_api import generators, storages
 from rung.simulation.torch_api.autocast import Autocast
@@ -172,7 +172,7 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
         software: str | None = None,
         defects: Iterable[Defect] = (),
     ) -> None:
-        from rung.simulation.simulation import describe
+        from rung.simulation.cards import describe
 
         self.devices = describe(names, memory, software)
         self._defects = tuple(defects)

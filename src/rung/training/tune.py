@@ -29,8 +29,8 @@ from rung.planning.request import parse_memory
 from rung.planning.weight_plan import is_linear
 from rung.training.data import read_rows
 from rung.training.fitting import STORED, fit
-from rung.training.setup import Options as Options
-from rung.training.setup import names
+from rung.training.options import Options as Options
+from rung.training.options import names
 
 if TYPE_CHECKING:
     from rung.training.trainer import Trainer, Watch

@@ -8,16 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from rung.formats import Encoded
 from rung.kernels.cpu.pack.decoding import decode, narrow
-from rung.kernels.gpu.dtypes import TORCH_DTYPE
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
 
 #: Float32 bytes that are decoded at once.
 SLAB = 32 << 20
@@ -45,6 +42,7 @@ class Stored:
     @cached_property
     def dtype(self) -> torch.dtype:
         """torch's dtype to compute in."""
+        from rung.kernels.gpu.dtypes import TORCH_DTYPE
 
         return TORCH_DTYPE[self.dtype_name]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rung.run.torch_private import DispatchKey, DispatchKeySet, has_kernel
 from rung.simulation import refusals
+from rung.simulation.defects import Defect
 from rung.simulation.dispatch.dispatch_hook import is_view, observe
-from rung.simulation.refusals import Defect
 from rung.simulation.simulation import HOST, Card, Host, World
 from rung.simulation.torch_api import placement
 from rung.simulation.torch_api.generators import check_generator
