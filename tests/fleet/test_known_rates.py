@@ -75,6 +75,18 @@ def test_the_next_run_begins_with_what_answers_said_in_this_one(measured):
     asyncio.run(run())
 
 
+def test_another_process_of_the_same_run_begins_with_what_the_first_one_was_measured_at(measured):
+    (speeds_of, found), deployment = measured, _deployment()
+
+    async def run():
+        speeds = speeds_of()
+        for process in (1, 2):
+            assert await _rates(speeds, deployment, _state(process=process)) == _SLOW
+        assert len(found) == 1
+
+    asyncio.run(run())
+
+
 def test_a_first_measurement_is_not_kept_and_a_second_one_is_and_is_checked_in_the_next_run(measured):
     (speeds_of, found), deployment = measured, _deployment()
 

@@ -172,7 +172,7 @@ Resting: TypeAlias = Callable[[str], Coroutine[Any, Any, float]]
 
 
 class Speeds:
-    """The rates of replicas: those that an earlier run left, by node, class and model; else measured when they begin.
+    """The rates of replicas: those that an earlier run or process left, by node, class and model; else measured.
     All are measured again when nothing has computed on their node for some seconds: processes of Ray begin at the same
     time. What is kept for the next run is that second measurement. A node has one measurement at a time."""
 
@@ -182,6 +182,8 @@ class Speeds:
         #: Second measurements, and from when on they may begin (seconds of the monotonic clock).
         self._second: dict[tuple[str, str, int], asyncio.Task[RatesReport | None]] = {}
         self._from: dict[tuple[str, str, int], float] = {}
+        #: What the first process of a replica was measured at, for the next one of this run.
+        self._of_first: dict[tuple[str, ...], Any] = {}
 
     @property
     def tasks(self) -> list[asyncio.Future[Any]]:
@@ -198,7 +200,8 @@ class Speeds:
         key = deployment.model, state.node, state.process
         known = self._found.get(key)
         if known is None or (known.done() and known.exception() is not None):
-            kept = None if is_divided else json_cache.read(deployment.key(name, state.model))
+            facts = deployment.key(name, state.model)
+            kept = None if is_divided else json_cache.read(facts) or self._of_first.get(tuple(facts.values()))
             if not kept and self._is_measuring(state.node):
                 return None
             known = asyncio.ensure_future(
@@ -211,6 +214,7 @@ class Speeds:
             return None
         if self._from.get(key) == math.inf:
             self._from[key] = time.monotonic() + self._idle
+            self._of_first[tuple(deployment.key(name, state.model).values())] = msgspec.to_builtins(known.result())
         return known.result()
 
     def again(
