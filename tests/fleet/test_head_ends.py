@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
+import subprocess
+import sys
 import time
 
 import pytest
 
+#: Stands for Ray's process: it starts one in a session of its own, as Ray does, whose command names no folder.
+_PROCESS = """#!/bin/sh
+setsid sleep 600 &
+echo $! > {number}
+echo runtime started
+{then}
+"""
 _UP = ("demo", "--name", "one", "--context", "512", "--head-only")
 
 
@@ -22,6 +32,39 @@ def _chat(head, number):
 def _up(head):
     head.said_file.unlink(missing_ok=True)
     head.start("up", *_UP, "--address", head.address)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="setsid and /proc are of Linux")
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_what_ray_has_started_ends_also_where_ray_has_ended(monkeypatch, tmp_path, has_ended):
+    psutil = pytest.importorskip("psutil")
+    pytest.importorskip("cryptography")
+    from rung.fleet import head, ray_node
+    from rung.fleet.keys.folder import Folder
+
+    number, program, go_on = tmp_path / "number", tmp_path / "program", tmp_path / "go-on"
+    waiting = f"while [ ! -e {go_on} ]; do sleep 0.05; done" if has_ended else "sleep 600"
+    program.write_text(_PROCESS.format(number=number, then=waiting))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sys, "executable", str(program))
+    folder = Folder(tmp_path / "fleet")
+    head.make_keys(folder, "one", "127.0.0.1")
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    running = ray_node.RayNode(folder, "one", "127.0.0.1", {})
+    try:
+        running.start_head(6379)
+        started = psutil.Process(int(number.read_text()))
+        go_on.touch()
+        while has_ended and running.watch():
+            time.sleep(0.05)
+        assert started.is_running()
+        running.stop()
+        assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
+        assert other.poll() is None
+    finally:
+        running.stop()
+        other.kill()
+        other.wait()
 
 
 @pytest.mark.slow

@@ -27,7 +27,8 @@ from rung.run.self_check import encoders
 Progress = Callable[[str, int, int], None]
 #: Bytes of f32 that an adapter is added to at once.
 _SLAB = 32 << 20
-#: Bytes of tensors that wait to be written while others are encoded elsewhere: nodes do not wait for the disk.
+#: Bytes of tensors, as they are stored, that wait to be written while others are encoded elsewhere: nodes do not wait
+#: for the disk.
 _UNWRITTEN = 64 << 20
 #: Bytes of weights from which on it is worth to load compiled encoders, or to compile them once.
 _COMPILED = 128 << 20
@@ -126,13 +127,19 @@ def _write_from(
             progress(piece.name, done, total)
             if (whole := assembly.add(piece, found)) is not None:
                 step = job.steps[piece.number]
-                waiting.append((step.tensor.bytes, writer.submit(_put, job, piece.number, *whole, partial, places)))
-                while len(waiting) > 1 and sum(size for size, _ in waiting) > _UNWRITTEN:
+                written = writer.submit(_put, job, piece.number, *whole, partial, places)
+                waiting.append((whole[0].nbytes, written))
+                while waiting and (waiting[0][1].done or _is_too_much([size for size, _ in waiting])):
                     waiting.popleft()[1].result()
                 reader.done(step.tensor)
                 done += step.tensor.bytes
         for _, outcome in waiting:
             outcome.result()
+
+
+def _is_too_much(sizes: Sequence[int]) -> bool:
+    """Return whether tensors of these bytes are more than may wait to be written: several, and many bytes."""
+    return len(sizes) > 1 and sum(sizes) > _UNWRITTEN
 
 
 def names_compiled(job: Job) -> list[str]:

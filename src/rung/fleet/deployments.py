@@ -34,6 +34,8 @@ from rung.server.protocol import Failed, Finished, FromEngine, Generate, Load, M
 _MOST_CALLS = 10_000
 #: Seconds between two looks of Ray Serve whether a replica is well, that one has to end, and to explain a log.
 _HEALTH_SECONDS, _STOP_SECONDS, _LOG_SECONDS = 5.0, 2.0, 30.0
+#: Seconds in which an encoder that does nothing answers.
+_REST_SECONDS = 2.0
 
 #: Tokens of the prompt and of answers by which a node is measured, and those at most of several; answers at most, and
 #: seconds that this takes at least and at most.
@@ -165,21 +167,26 @@ class Deployment:
 
 #: Measures the replica on a node.
 Measuring: TypeAlias = Callable[[Deployment, ModelInfo, str], Coroutine[Any, Any, RatesReport]]
+#: Says for how many seconds no encoder has worked on a node.
+Resting: TypeAlias = Callable[[str], Coroutine[Any, Any, float]]
 
 
 class Speeds:
-    """The rates of replicas: those that an earlier run left, by node, class and model; else measured when they begin,
-    and again when they have been idle for some seconds: processes of Ray begin at the same time."""
+    """The rates of replicas: those that an earlier run or process left, by node, class and model; else measured.
+    All are measured again when nothing has computed on their node for some seconds: processes of Ray begin at the same
+    time. What is kept for the next run is that second measurement. A node has one measurement at a time."""
 
-    def __init__(self, measuring: Measuring | None = None, idle: float = 10.0) -> None:
-        self._measure, self._idle = measuring or measure, idle
+    def __init__(self, measuring: Measuring | None = None, idle: float = 10.0, resting: Resting | None = None) -> None:
+        self._measure, self._idle, self._rest = measuring or measure, idle, resting or encoder_rest
         self._found: dict[tuple[str, str, int], asyncio.Future[RatesReport]] = {}
         #: Second measurements, and from when on they may begin (seconds of the monotonic clock).
-        self._second: dict[tuple[str, str, int], asyncio.Task[RatesReport]] = {}
+        self._second: dict[tuple[str, str, int], asyncio.Task[RatesReport | None]] = {}
         self._from: dict[tuple[str, str, int], float] = {}
+        #: What the first process of a replica was measured at, for the next one of this run.
+        self._of_first: dict[tuple[str, ...], Any] = {}
 
     @property
-    def tasks(self) -> list[asyncio.Future[RatesReport]]:
+    def tasks(self) -> list[asyncio.Future[Any]]:
         """Return the measurements, those that have ended too."""
         return [*self._found.values(), *self._second.values()]
 
@@ -188,32 +195,38 @@ class Speeds:
         self._found = {key: rates for key, rates in self._found.items() if key[0] != model}
 
     def of(self, deployment: Deployment, state: ReplicaState, name: str, is_divided: bool) -> RatesReport | None:
-        """Return the rates of the replica on a node of this name; None while it is measured."""
+        """Return the rates of the replica on a node of this name; None while it is measured, or waits for another."""
         assert state.model is not None
         key = deployment.model, state.node, state.process
         known = self._found.get(key)
         if known is None or (known.done() and known.exception() is not None):
-            kept = None if is_divided else json_cache.read(deployment.key(name, state.model))
+            facts = deployment.key(name, state.model)
+            kept = None if is_divided else json_cache.read(facts) or self._of_first.get(tuple(facts.values()))
+            if not kept and self._is_measuring(state.node):
+                return None
             known = asyncio.ensure_future(
                 _at_once(kept) if kept else self._measure(deployment, state.model, state.node)
             )
             self._found[key] = known
-            if not kept and not is_divided:
+            if not is_divided:
                 self._from[key] = math.inf
         if not known.done():
             return None
         if self._from.get(key) == math.inf:
             self._from[key] = time.monotonic() + self._idle
-            json_cache.write(deployment.key(name, state.model), msgspec.to_builtins(known.result()))
+            self._of_first[tuple(deployment.key(name, state.model).values())] = msgspec.to_builtins(known.result())
         return known.result()
 
-    def again(self, deployment: Deployment, state: ReplicaState, node: Node) -> RatesReport | None:
-        """Return the rates of a replica once they are measured a second time, else None. That begins where nobody has
-        computed there for a while, and ends where somebody does."""
+    def again(
+        self, deployment: Deployment, state: ReplicaState, name: str, node: Node, is_idle: bool
+    ) -> RatesReport | None:
+        """Return the rates of a replica once they are measured a second time, and keep them for the next run; else
+        None. That begins where nobody has computed on the machine for a while, and ends where somebody does
+        (``is_idle`` is False)."""
         key = deployment.model, state.node, state.process
         if key not in self._from or state.model is None:
             return None
-        if node.windows or node.running:
+        if node.windows or not is_idle:
             self._from[key] = time.monotonic() + self._idle
             if (second := self._second.pop(key, None)) is not None:
                 second.cancel()
@@ -221,13 +234,33 @@ class Speeds:
                 del self._from[key]
             return None
         if (second := self._second.get(key)) is None:
-            if time.monotonic() > self._from[key]:
-                self._second[key] = asyncio.ensure_future(self._measure(deployment, state.model, state.node))
+            if time.monotonic() > self._from[key] and not self._is_measuring(state.node):
+                self._second[key] = asyncio.ensure_future(self._alone(deployment, state.model, state.node))
             return None
         if not second.done():
             return None
-        del self._from[key], self._second[key]
-        return None if second.cancelled() or second.exception() is not None else second.result()
+        del self._second[key]
+        found = None if second.cancelled() or second.exception() is not None else second.result()
+        if found is None:  # something else computed there
+            self._from[key] = time.monotonic() + self._idle
+            return None
+        del self._from[key]
+        self._found[key] = asyncio.ensure_future(_at_once(msgspec.to_builtins(found)))
+        json_cache.write(deployment.key(name, state.model), msgspec.to_builtins(found))
+        return found
+
+    def _is_measuring(self, node: str) -> bool:
+        """Return whether a replica on a node is measured now."""
+        several: list[tuple[tuple[str, str, int], asyncio.Future[Any]]] = [*self._found.items()]
+        return any(key[1] == node and not task.done() for key, task in [*several, *self._second.items()])
+
+    async def _alone(self, deployment: Deployment, model: ModelInfo, node: str) -> RatesReport | None:
+        """Return the rates of a replica; None where an encoder works beside it, or did a moment ago."""
+        begun = time.monotonic()
+        if await self._rest(node) < self._idle:
+            return None
+        found = await self._measure(deployment, model, node)
+        return found if await self._rest(node) > time.monotonic() - begun else None
 
 
 async def _at_once(kept: Any) -> RatesReport:
@@ -342,3 +375,23 @@ def actor_on(node: str, kind: type, *arguments: Any, **options: Any) -> ActorHan
     """Return an actor on a node of Ray, with further options of Ray."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(num_cpus=0, scheduling_strategy=strategy, **options)(kind).remote(*arguments)
+
+
+def encoder_options(node: str) -> dict[str, str]:
+    """Return Ray's name and namespace of the encoder on a node, which commands of the same rung share."""
+    return {"name": f"encoder {__version__} {node}", "namespace": "rung"}
+
+
+async def encoder_rest(node: str) -> float:
+    """Return for how many seconds no command has had the encoder on a node, in which it has nothing to do: 0.0 where it
+    is too busy to say, infinity where there is none."""
+    try:
+        encoder = await asyncio.to_thread(ray.get_actor, **encoder_options(node))
+        async with asyncio.timeout(_REST_SECONDS):
+            return float(await encoder.rest.remote())
+    except ValueError:  # nobody has that name
+        return math.inf
+    except TimeoutError:
+        return 0.0
+    except RayError:  # it has ended
+        return math.inf

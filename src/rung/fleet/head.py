@@ -120,7 +120,7 @@ def _begin(running: ray_node.RayNode, folder: Folder, named: str, address: str, 
 async def _watch_ray(running: ray_node.RayNode, on_note: Callable[[str], None]) -> None:
     """End this process where Ray's own head beside it has ended: at once, as nothing that it has of Ray answers any
     more, and without a word to nodes, which come back as to a head that was killed."""
-    while running.is_running:
+    while await asyncio.to_thread(running.watch):
         await asyncio.sleep(_LOOK_SECONDS)
     on_note(_LOST)
     running.stop()

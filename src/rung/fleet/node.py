@@ -136,7 +136,7 @@ def _stay(
         on_note(f"{member.name} is in the fleet of {head}: {node_report.device_class}")
         watch = _Watch(folder)
         while not (ended.wait(0.2) or watch.has_ended):
-            if running.is_running and not watch.is_gone:
+            if running.watch() and not watch.is_gone:
                 continue
             if (ray := _come_back(folder, node_report, watch, on_note, ended)) is None:
                 break

@@ -291,11 +291,23 @@ class FleetPool:
             rates = msgspec.structs.replace(rates, predicted=divided.division.alone)
             return msgspec.structs.replace(state, rates=rates)
         node = engine.router.nodes.get(state.node)
-        found = None if node is None else self._speeds.again(deployment, state, node)
-        if found is not None and state.model is not None:
-            engine.set_rates(state.node, found)
-            keep(deployment, name, state.model, found, 1.0)
+        if node is not None:
+            found = self._speeds.again(deployment, state, name, node, self._is_idle(state.node))
+            if found is not None:
+                engine.set_rates(state.node, found)
+                rates = found
         return msgspec.structs.replace(state, rates=rates)
+
+    def _is_idle(self, node: str) -> bool:
+        """Return whether no model computes on a node, and none is loaded there."""
+        for model, engine in self.engines.items():
+            divided, dividing = self._divided.get(model), self._dividing.get(model)
+            place = divided.first if divided is not None and node in divided.nodes else node
+            known, state = engine.router.nodes.get(place), self._states.get((model, place))
+            is_loaded = known is not None or (state is not None and state.failed is not None)
+            if not is_loaded or (known is not None and known.running) or (dividing is not None and not dividing.done()):
+                return False
+        return True
 
     def _keep_rates(self) -> None:
         """Keep how fast nodes are, for the next run, from time to time."""

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
@@ -31,6 +32,8 @@ _SESSION, _PREFIX = "session", "rung-fleet-"
 _NO_PORT = str(2**16)
 #: Seconds that Ray has to start, and to end.
 _START_SECONDS, _END_SECONDS = 120.0, 3.0
+#: Seconds between two looks which processes are Ray's.
+_LOOK_SECONDS = 2.0
 
 
 def require() -> str:
@@ -105,6 +108,9 @@ class RayNode:
         self._temporary = Path(tempfile.mkdtemp(prefix=_PREFIX))  # short: sockets have names of 107 bytes at most
         folder.write(_SESSION, str(self._temporary).encode())
         self._process: subprocess.Popen[bytes] | None = None
+        #: What Ray's process has started, as it was seen last: when that one has ended nothing leads to them.
+        self._below: list[Any] = []
+        self._looked, self._lock = 0.0, threading.Lock()
 
     def start_head(self, port: int) -> str:
         """Begin a cluster and return its address. Raises ``RungError``."""
@@ -139,25 +145,41 @@ class RayNode:
                 self.stop()
                 raise RungError("Ray has not started.", last_lines, code="fleet-ray")
             time.sleep(0.05)
+        self.watch()
 
     @property
     def is_running(self) -> bool:
         """Return whether Ray runs here."""
         return self._process is not None and self._process.poll() is None
 
+    def watch(self) -> bool:
+        """Return whether Ray runs here, and note from time to time what it has started: ``stop`` ends that, too."""
+        with self._lock:
+            if time.monotonic() - self._looked > _LOOK_SECONDS:
+                self._look()
+            return self.is_running
+
+    def _look(self) -> None:
+        """Note what Ray's process has started, with what is still there of what was seen before."""
+        self._looked = time.monotonic()
+        if self._process is not None and self.is_running:
+            # equal where pid and start are, so a number that another process has now is not taken for this one
+            seen = [process for process in self._below if process.is_running()]
+            self._below = list({*seen, *_below([self._process.pid])})
+
     def stop(self) -> None:
         """End all processes of Ray that were started here, and take their files away."""
-        if self._process is not None:
-            workers = _below([self._process.pid])
-            with contextlib.suppress(ProcessLookupError):
+        with self._lock:
+            self._look()
+            if self._process is not None and self.is_running:  # once it is waited for its group's number may be free
                 os.killpg(self._process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                try:
+                    self._process.wait(_END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                    self._process.wait()
             self._process = None
-            _kill(workers)
+            _kill(self._below)
         _end_session(self._temporary)
 
     def _end_earlier(self) -> None:

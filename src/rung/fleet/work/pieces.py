@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from rung.conversion import tensor_pieces
 from rung.conversion.tensor_pieces import Done, Piece
 from rung.core.errors import RungError
-from rung.fleet.deployments import actor_on
+from rung.fleet.deployments import actor_on, encoder_options
 from rung.fleet.messages import CLASS_LABEL
 from rung.fleet.weights import FileSource, ModelFile
 from rung.formats import Encoded
@@ -38,8 +39,13 @@ _KEPT, _OVERDUE = 0.7, 3.0
 #: Seconds that an encoder stays that nobody needs, seconds between two looks at it, and resident bytes above which it
 #: does not stay.
 _IDLE_SECONDS, _IDLE_LOOK, _IDLE_BYTES = 600.0, 2.0, 512 << 20
-#: Ray's name of what the encoders of all commands are in.
-_NAMESPACE = "rung"
+#: Seconds between two times that a command says that it needs its encoders, and for which they believe it: longer than
+#: a machine with other work stops a command.
+_HOLD_LOOK, _HOLD_SECONDS = 5.0, 60.0
+#: Seconds in which encoders hear that a command has ended.
+_END_SECONDS = 0.5
+#: Times that an actor may end on a node that is there, and has done nothing between, before the node is called lost.
+_ENDS = 3
 P = TypeVar("P")
 #: A row of a file: its number and its text.
 Row: TypeAlias = tuple[int, str]
@@ -48,9 +54,10 @@ Row: TypeAlias = tuple[int, str]
 class Nodes(Generic[P]):
     """The nodes that compute, each with an actor of ``kind``, whose ``do`` takes a piece; ``arguments`` make it.
 
-    What was on a node that is lost goes to others. A node has ``each`` pieces at once. With a ``name`` the actors stay
-    when the command has ended, for the next one, as long as they choose. With ``size``, what a piece counts, a node
-    that has nothing to do at the end computes, too, what is under way on a slower one: the first to have it counts.
+    What was on a node that is lost goes to others. A node has ``each`` pieces at once. With ``stays``, which returns
+    Ray's name and namespace for a node, the actors stay when the command has ended, for the next one, as long as they
+    choose; one that has ended is begun again. With ``size``, what a piece counts, a node that has nothing to do at the
+    end computes, too, what is under way on a slower one: the first to have it counts.
     """
 
     def __init__(
@@ -59,11 +66,11 @@ class Nodes(Generic[P]):
         arguments: Sequence[Any],
         on_note: Callable[[str], None],
         each: int = _EACH,
-        name: str = "",
+        stays: Callable[[str], dict[str, str]] | None = None,
         size: Callable[[P], int] | None = None,
     ) -> None:
         self._kind, self._arguments, self._on_note, self._each = kind, arguments, on_note, each
-        self._name, self._size = name, size
+        self._stays, self._size = stays, size
         self._names: dict[str, str] = {}
         self._actors: dict[str, Any] = {}
         self._under_way: dict[Any, _UnderWay[P]] = {}
@@ -73,6 +80,13 @@ class Nodes(Generic[P]):
         self._last: dict[str, float] = {}
         self._again: list[P] = []
         self._looked = 0.0
+        #: Times that actors ended since a node did a piece.
+        self._ends: Counter[str] = Counter()
+
+    @property
+    def actors(self) -> list[Any]:
+        """Return the actors of the nodes that are there."""
+        return list(self._actors.values())
 
     def begin(self, nothing: P) -> None:
         """Have actors begin on the nodes that are there, and be connected to: each gets a piece that is empty. Raises
@@ -103,6 +117,7 @@ class Nodes(Generic[P]):
                     self._lose(task)
                     continue
                 self._measure(task)
+                self._ends.pop(task.node, None)
                 for copy in [ref for ref, other in self._under_way.items() if other.piece is task.piece]:
                     del self._under_way[copy]
                 yield self._names[task.node], task.piece, found
@@ -119,10 +134,17 @@ class Nodes(Generic[P]):
         self._last[task.node] = now
 
     def _lose(self, task: _UnderWay[P]) -> None:
-        """Note that a node is lost: others get what it had."""
+        """Note that a node is lost, or that its actor has ended, which is begun again: others get what it had."""
         if all(other.piece is not task.piece for other in self._under_way.values()):
             self._again.append(task.piece)
-        if self._actors.pop(task.node, None) is not None:
+        if self._actors.get(task.node) is not task.actor:
+            return
+        del self._actors[task.node]
+        self._ends[task.node] += 1
+        is_there = any(each["NodeID"] == task.node and each["Alive"] for each in ray.nodes())
+        if self._stays is not None and is_there and self._ends[task.node] < _ENDS:
+            self._looked = 0.0
+        else:
             self._on_note(f"{self._names[task.node]} is lost; others compute what it had.")
 
     def _look(self) -> None:
@@ -142,10 +164,10 @@ class Nodes(Generic[P]):
 
     def _actor_on(self, node: str) -> Any:
         """Return the actor on a node: the one that stayed there, or a new one."""
-        if not self._name:
+        if self._stays is None:
             return actor_on(node, self._kind, *self._arguments)
-        stays = {"name": f"{self._name} {node}", "namespace": _NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-        return actor_on(node, self._kind, *self._arguments, **stays)
+        options = {**self._stays(node), "lifetime": "detached", "get_if_exists": True}
+        return actor_on(node, self._kind, *self._arguments, **options)
 
     def _give(self, take: Callable[[float], P | None]) -> None:
         """Give each node what it has room for, the ones with least first."""
@@ -161,7 +183,8 @@ class Nodes(Generic[P]):
                 piece = self._of_slower(node)
             if piece is None:
                 return
-            self._under_way[self._actors[node].do.remote(piece)] = _UnderWay(node, piece, time.monotonic())
+            actor = self._actors[node]
+            self._under_way[actor.do.remote(piece)] = _UnderWay(node, piece, time.monotonic(), actor)
             busy[node] += 1
 
     def _of_slower(self, node: str) -> P | None:
@@ -183,11 +206,12 @@ class Nodes(Generic[P]):
 
 @dataclass(frozen=True)
 class _UnderWay(Generic[P]):
-    """A piece that a node has since then (seconds of the monotonic clock)."""
+    """A piece that the actor of a node has since then (seconds of the monotonic clock)."""
 
     node: str
     piece: P
     since: float
+    actor: Any
 
 
 def source_of(files: Sequence[ModelFile]) -> Any:
@@ -197,12 +221,31 @@ def source_of(files: Sequence[ModelFile]) -> Any:
 
 class Encoder:
     """Encode pieces on a node; an actor that stays for the next command. It ends when nobody needs it for a while, and
-    where it takes much memory as soon as a command has ended."""
+    where it takes much memory as soon as the commands that had it have ended."""
 
     def __init__(self) -> None:
-        self._compiled: dict[str, bool] = {}
+        #: Formats whose compiled encoders were right at a level of CPU instructions, and those whose were not or could
+        #: not be checked, by command: the next one checks them again.
+        self._proven, self._level = set[str](), ""
+        self._refused: dict[str, set[str]] = {}
+        #: Until when commands need this process, and when one did last (seconds of the monotonic clock).
+        self._held: dict[str, float] = {}
         self._lock, self._last = threading.Lock(), time.monotonic()
         threading.Thread(target=self._end_idle, daemon=True, name="idle").start()
+
+    def hold(self, command: str, seconds: float = _HOLD_SECONDS) -> None:
+        """Stay for a command, which says so again before that many seconds are over; 0.0 where it has ended."""
+        with self._lock:
+            self._last = time.monotonic()
+            self._held[command] = self._last + seconds
+            if not seconds:
+                self._refused.pop(command, None)
+
+    def rest(self) -> float:
+        """Return for how many seconds no command has had this encoder."""
+        now = time.monotonic()
+        self._held = {command: until for command, until in self._held.items() if until > now}
+        return 0.0 if self._held else now - self._last
 
     def _end_idle(self) -> None:
         """End this process when it is not needed any more."""
@@ -211,34 +254,53 @@ class Encoder:
         while True:
             time.sleep(_IDLE_LOOK)
             with self._lock:
-                idle = time.monotonic() - self._last
-                if idle > _IDLE_SECONDS or (idle > _IDLE_LOOK and planning.resident_memory() > _IDLE_BYTES):
+                rest = self.rest()
+                if rest > _IDLE_SECONDS or (rest > _IDLE_LOOK and planning.resident_memory() > _IDLE_BYTES):
                     os._exit(0)  # Ray has no word for an actor that ends itself between two calls
 
-    def do(self, order: Order) -> list[Done] | tuple[str, list[str], list[str], str]:
+    def do(self, order: Order) -> Encodings | tuple[str, list[str], list[str], str]:
         """Return pieces in their formats, or the cause, facts, ways out and code of a ``RungError``."""
         from rung import formats
         from rung.engine import planning
-        from rung.run.self_check import encoders
 
         with self._lock:
             try:
-                if missing := [name for name in order.compiled if name not in self._compiled]:
-                    proven = encoders.prove([formats.get(name) for name in missing])
-                    self._compiled |= {name: formats.get(name) in proven for name in missing}
-                compiled = frozenset(formats.get(name) for name in order.compiled if self._compiled[name])
+                notes = self._prove(order)
+                compiled = frozenset(formats.get(name) for name in order.compiled if name in self._proven)
                 threads = planning.compute_threads(None)
-                return [tensor_pieces.encode(piece, compiled, threads) for piece in order.pieces]
+                return Encodings([tensor_pieces.encode(piece, compiled, threads) for piece in order.pieces], notes)
             except RungError as error:
                 return error.cause, list(error.facts), list(error.ways_out), error.code
             finally:
                 self._last = time.monotonic()
 
+    def _prove(self, order: Order) -> list[str]:
+        """Check the compiled encoders of an order that are not checked at this process' level of CPU instructions, once
+        a command; return what there is to say of them."""
+        from rung import formats
+        from rung.kernels.cpu import target
+        from rung.run.self_check import encoders
+
+        notes: list[str] = []
+        refused = self._refused.setdefault(order.command, set())
+        while True:
+            if self._level != (level := target.level().name):
+                self._proven, self._level = set(), level
+            missing = [name for name in order.compiled if name not in self._proven | refused]
+            if not missing:
+                return notes
+            proven = {fmt.name for fmt in encoders.prove(map(formats.get, missing), notes.append)}
+            refused |= set(missing) - proven
+            if self._level == target.level().name:  # else all are checked again at the lower one
+                self._proven |= proven
+
 
 @dataclass(frozen=True)
 class Order:
-    """Pieces that a node is to encode, and names of the formats for which it is worth to load compiled encoders."""
+    """Pieces that a node is to encode for a command, and names of the formats for which it is worth to load compiled
+    encoders."""
 
+    command: str
     pieces: list[Piece]
     compiled: list[str]
 
@@ -248,18 +310,46 @@ class Order:
         return sum(piece.before.nbytes for piece in self.pieces)
 
 
+@dataclass(frozen=True)
+class Encodings:
+    """Pieces that an encoder did, and what there is to say of its compiled encoders."""
+
+    done: list[Done]
+    notes: list[str]
+
+
 class Encoders:
     """The nodes that encode. Called with pieces it yields them done. Encoders begin at once on nodes that have none.
 
     ``compiled`` are names of the formats for which it is worth to load compiled encoders. ``counts`` says how many
-    pieces each node did, by its name. A node gets as many at once as it encodes in a moment.
+    pieces each node did, by its name. A node gets as many at once as it encodes in a moment. They stay for this command
+    until ``end``.
     """
 
     def __init__(self, on_note: Callable[[str], None]) -> None:
-        self._nodes = Nodes[Order](Encoder, [], on_note, name="encoder", size=lambda order: order.size)
+        self._nodes = Nodes[Order](Encoder, [], on_note, stays=encoder_options, size=lambda order: order.size)
+        self._command, self._on_note, self._ended = uuid.uuid4().hex, on_note, threading.Event()
         self.compiled: list[str] = []
         self.counts: dict[str, int] = {}
-        self._nodes.begin(Order([], []))
+        self._nodes.begin(Order(self._command, [], []))
+        self._holding = threading.Thread(target=self._hold, daemon=True, name="encoders")
+        self._holding.start()
+
+    def _hold(self) -> None:
+        """Have the encoders stay, whatever this command does meanwhile."""
+        while True:
+            for actor in self._nodes.actors:
+                actor.hold.remote(self._command)
+            if self._ended.wait(_HOLD_LOOK):
+                return
+
+    def end(self) -> None:
+        """Say to the encoders that this command has ended."""
+        self._ended.set()
+        self._holding.join()
+        said = [actor.hold.remote(self._command, 0.0) for actor in self._nodes.actors]
+        if said:
+            ray.wait(said, num_returns=len(said), timeout=_END_SECONDS)  # else Ray is left before it is sent
 
     def __call__(self, source: Iterator[Piece]) -> Iterator[tuple[Piece, Done]]:
         """Yield pieces as they are done. Raises ``RungError``."""
@@ -271,14 +361,16 @@ class Encoders:
                 left -= piece.before.nbytes
                 if left <= 0:
                     break
-            return Order(pieces, self.compiled) if pieces else None
+            return Order(self._command, pieces, self.compiled) if pieces else None
 
         for name, order, found in self._nodes.done(take):
             if isinstance(found, tuple):
                 cause, facts, ways_out, code = found
                 raise RungError(cause, facts, ways_out, code=code)
-            self.counts[name] = self.counts.get(name, 0) + len(found)
-            for piece, done in zip(order.pieces, found, strict=True):
+            for note in found.notes:
+                self._on_note(f"{name}: {note}")
+            self.counts[name] = self.counts.get(name, 0) + len(found.done)
+            for piece, done in zip(order.pieces, found.done, strict=True):
                 yield piece, Done(Encoded(piece.format, done.after.shape, done.after.parts), done.lost)
 
 

@@ -180,7 +180,10 @@ def over_fleet(quiet: bool) -> Iterator[Encoders]:
         from rung.fleet.work.pieces import Encoders
 
         nodes = Encoders(lambda text: None if quiet else note(text))
-        yield nodes
+        try:
+            yield nodes
+        finally:
+            nodes.end()
         if not quiet:
             note("pieces by node: " + ", ".join(f"{name} {count:,}" for name, count in sorted(nodes.counts.items())))
 
