@@ -67,6 +67,19 @@ def test_a_model_takes_the_kernels_and_gives_the_tokens_of_the_processor(name, r
         assert answers(model) == tokens
 
 
+def test_what_a_model_launches_goes_to_its_card(right, monkeypatch):
+    """Rows of its q6_k table for a prompt, too: the processor has no part in kernels of a card."""
+    path, tokens = right
+    places, launch = set(), cuda_products.launch
+    with rung.simulate("p2200") as card:
+        model = rung.load(path, device=card.id)
+        assert model.report.rungs["embedding q6_k"] == "cuda.stored"
+        monkeypatch.setattr(cuda_products, "launch", lambda *given: places.add(given[0].type) or launch(*given))
+        assert answers(model) == tokens
+        assert not model.report.steps
+    assert places == {"cuda"}
+
+
 @pytest.mark.parametrize("format", ["nf4", "int8", "q4_0", "q5_k"])
 def test_layers_hold_no_second_copy_of_a_weight(format):
     """Kernels read a weight as it is stored."""
@@ -100,7 +113,42 @@ def test_int8_of_bitsandbytes_has_the_bits_of_the_processor(rows, dtype):
         ]
         assert torch.equal(got.cpu(), expected)
     assert torch.equal(sums, right.int() @ held.int().T)
-    assert launched[-3:] == ["quantize_rows", "multiply_bytes", "sum_bytes"] if rows < 17 else ["quantize_rows"]
+    order = ["quantize_rows", "multiply_bytes", "sum_bytes"] if rows < 17 else ["quantize_rows"]
+    assert launched[-len(order) :] == order
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_threshold_that_a_dtype_rounds_is_the_one_of_torch(dtype):
+    """3.3 is 3.296875 in bfloat16, which a number of that size is not below."""
+    x = torch.tensor([[1.0, 3.296875, 3.3125, 2.0] * 16, [3.296875, 1.0, 0.5, 3.30078125] * 16], dtype=dtype)
+    right = int8.int8_vectorwise_quant(x, 3.3)
+    with rung.simulate("v100"), launches() as launched:
+        found = int8.int8_vectorwise_quant(x.cuda(), 3.3)
+        assert all(torch.equal(mine.cpu(), its) for mine, its in zip(found, right, strict=True))
+    assert launched[-1] == "quantize_rows"
+
+
+def test_what_is_no_codes_or_scales_goes_to_no_kernel():
+    """Torch refuses them, or computes with what a kernel would misread: the same as on the processor."""
+    codes, weight = torch.ones(2, 32, dtype=torch.int8), torch.ones(16, 32, dtype=torch.int8)
+    tall, wide = torch.ones(2), torch.full((16,), 2.0)
+    right = int8.int8_scaled_mm(codes, weight, tall, wide.double())
+    with rung.simulate("v100"), launches() as launched:
+        codes, weight, tall, wide = (each.cuda() for each in (codes, weight, tall, wide))
+        int8.int8_scaled_mm(codes, weight, tall, wide)
+        assert launched[-1] == "multiply_bytes"
+        launched.clear()
+        for pair in ((codes, weight[:, :16]), (codes[:, :16], weight)):
+            with pytest.raises(ValueError, match="columns"):
+                int8.int8_linear_matmul(*pair)
+        assert (int8.int8_linear_matmul(codes, weight.float()) == 32).all()
+        for scales in ((torch.ones(3, device="cuda"), wide), (tall, wide[:3]), (tall, wide.cpu())):
+            with pytest.raises(RuntimeError):
+                int8.int8_scaled_mm(codes, weight, *scales)
+        with pytest.raises(ValueError, match="row_stats"):
+            int8.int8_scaled_mm(codes, weight, tall.half(), wide)
+        assert torch.equal(int8.int8_scaled_mm(codes, weight, tall, wide.double()).cpu(), right)
+    assert "multiply_bytes" not in launched
 
 
 @pytest.mark.parametrize(("name", "card"), [("multiply_bytes", "p2200"), ("quantized_rows", "1080 ti")])
