@@ -128,9 +128,9 @@ def _few(flat: Tensor, b: Tensor) -> bool:
 
 def _scale(flat: Tensor, b: Tensor, row_stats: Tensor, col_stats: Tensor, bias: Tensor | None) -> bool:
     """Return whether these are scales and a bias that a kernel reads: f32 [M] and [N], and any floats [N]."""
-    given = [(row_stats, len(flat)), (col_stats, len(b)), *([] if bias is None else [(bias, len(b))])]
+    scales = [(row_stats, len(flat)), (col_stats, len(b)), *([] if bias is None else [(bias, len(b))])]
     floats = row_stats.dtype == col_stats.dtype == torch.float32
-    return floats and all(each.numel() == count and each.device == flat.device for each, count in given)
+    return floats and all(each.numel() == count and each.device == flat.device for each, count in scales)
 
 
 def _has_kernels(location: torch.device) -> bool:
