@@ -18,6 +18,7 @@ from rung.ops import LADDERS
 from rung.ops.decode_step import self_check
 from rung.ops.decode_step.cuda import step
 from rung.ops.decode_step.parts import SequenceRows
+from rung.planning import memory
 from rung.planning.memory import program_bytes
 from rung.run.torch_private import TorchDispatchMode
 from rung.simulation.dispatch.dispatch_hook import is_view
@@ -354,9 +355,9 @@ def test_rows_of_several_sequences_share_a_graph_and_have_the_bits_of_each_alone
         assert step.apply(state, [SequenceRows([1], 4, together[0], 0)]).shape == (0, 83)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma2"])
-def test_the_plan_counts_the_buffers_of_programs(name, tmp_path, monkeypatch):
-    """Within 3 % of what the allocator of a card gave, of one row and of eight."""
+@pytest.mark.parametrize(("name", "format"), [("qwen3", "q8_0"), ("gemma2", "q8_0"), ("qwen3", "nf4")])
+def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeypatch):
+    """Within 3 % of what the allocator of a card gave, of one row and of eight; nf4 takes activations as floats."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
     tiny_checkpoint(tmp_path, name, head_dim=64, **sizes)
     gguf_vocabulary(tmp_path)
@@ -369,14 +370,17 @@ def test_the_plan_counts_the_buffers_of_programs(name, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(step, "Program", measured)
+    planned: list[tuple] = []
+    monkeypatch.setattr(memory, "program_bytes", lambda *given: planned.append(given) or program_bytes(*given))
     with rung.simulate("3060") as card:
-        model = rung.load(tmp_path, device=card.id, format="q8_0", context=256)
+        model = rung.load(tmp_path, device=card.id, format=format, context=256)
         "".join(model.generate("The", **OPTIONS | {"max_tokens": 2}))
-        weights, pool, one = made[-1]  # those before are of self-checks
-        eight = measured(weights, pool, 8)
-    assert program_bytes(weights.shape, pool.context, 1) == pytest.approx(one, rel=0.03)
-    assert program_bytes(weights.shape, pool.context, 8) == pytest.approx(made[-1][2], rel=0.03)
-    assert eight.count == 8
+        weights, pool, _ = made[-1]  # which brought weights there; those before are of self-checks
+        one, eight = (measured(weights, pool, count) for count in (1, 8))
+    taken = planned[-1][3]
+    assert program_bytes(weights.shape, pool.context, 1, taken) == pytest.approx(made[-2][2], rel=0.03)
+    assert program_bytes(weights.shape, pool.context, 8, taken) == pytest.approx(made[-1][2], rel=0.03)
+    assert (one.count, eight.count) == (1, 8)
 
 
 def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):
