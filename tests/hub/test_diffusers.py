@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rung
-from rung.core.errors import UsageError
+from rung.core.errors import CannotTrace, UsageError
 from rung.nn import QuantLinear
 from tests.tiny_pipelines import saved
 
@@ -153,6 +153,31 @@ def test_a_budget_of_error_and_of_bytes(name, folder, pictures, tmp_path, monkey
     model.save_pretrained(tmp_path / "smaller")
     assert (tmp_path / "smaller" / "diffusion_pytorch_model.safetensors").stat().st_size <= most
     assert model.config.quantization_config.expected_kl > found.expected_kl
+
+
+def test_a_size_counts_what_stays_in_f32(folder, tmp_path, monkeypatch):
+    """What authors want in f32 takes 4 bytes a value in a model of 16 bits."""
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(TRANSFORMER, "_keep_in_fp32_modules", ["ff", "patch_embed"])
+    load(folder, torch_dtype=torch.bfloat16).save_pretrained(tmp_path / "plain")
+    plain = (tmp_path / "plain" / "diffusion_pytorch_model.safetensors").stat().st_size
+    most = int(0.9 * plain)
+    model = load(folder, quantization_config=rung.QuantizationConfig(size=most), torch_dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "found")
+    assert (tmp_path / "found" / "diffusion_pytorch_model.safetensors").stat().st_size <= most
+    with pytest.raises(UsageError, match="every layer is left"):
+        load(folder, quantization_config=rung.QuantizationConfig(size=10**7), torch_dtype=torch.bfloat16)
+    assert not list((tmp_path / "cache").glob("moments-*"))
+
+
+def test_a_network_with_steps_of_unknown_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    sizes = {"num_attention_heads": 2, "attention_head_dim": 32, "in_channels": 32, "sample_size": 8}
+    diffusers.Transformer2DModel(**sizes).save_pretrained(tmp_path / "model")
+    with pytest.raises(CannotTrace, match="end at 1 or at 1000"):
+        diffusers.Transformer2DModel.from_pretrained(
+            tmp_path / "model", quantization_config=rung.QuantizationConfig(max_kl=0.1)
+        )
 
 
 def test_budgets_that_a_network_refuses(folder, tmp_path, monkeypatch):

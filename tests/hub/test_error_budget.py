@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
 
 import rung
 from rung import formats
-from rung.conversion.within_budget import Calibration
-from rung.core.errors import RungError, UsageError
+from rung.conversion.within_budget import Budget, Calibration, budgeted
+from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.models import open_card
 from rung.models.reader import Reader
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
@@ -112,6 +115,32 @@ def test_what_formats_cost_is_kept_for_the_next_budget(home):
     assert not labels
 
 
+def test_a_cache_that_fails_costs_a_note(home):
+    """Options that cannot be read, or are damaged, are found anew; those that cannot be written are used."""
+    card, text = open_card(home / "tied-False"), home / "text.txt"
+    right = Calibration(card, text, 1, lambda *_: None).options
+    folder = Calibration(card, text, 1, lambda *_: None).rounder.statistics.folder
+    (path,) = folder.glob("options-*.json")
+    whole = path.read_text()
+    try:
+        for damaged in ("{", '{"nothing": [["q8_0", 1]]}'):
+            path.write_text(damaged)
+            found = Calibration(card, text, 1, lambda *_: None)
+            for role, listed in found.options.items():
+                costs = {one.format.name: one.divergence for one in right[role]}
+                assert {one.format.name: one.divergence for one in listed} == pytest.approx(costs)
+            assert (found.options.keys(), len(found.notes)) == (right.keys(), 1)
+        path.unlink()
+        path.mkdir()
+        found = Calibration(card, text, 1, lambda *_: None)
+        _, choice = budgeted(found, Budget(None, 0.02), {}, "rung")
+        assert choice.divergence <= 0.02
+        assert ["read" in note or "written" in note for note in found.notes] == [True, True]
+        path.rmdir()
+    finally:
+        path.write_text(whole)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -149,13 +178,77 @@ def test_networks_that_rung_does_not_build_are_refused(tmp_path):
     assert "gpt_neox" in str(refused.value)
 
 
-def test_an_encoder_is_judged_by_its_answers(home, tmp_path):
-    """T5 is none of the networks that rung's decoder builds, and answers with numbers."""
+@pytest.fixture
+def encoder(tmp_path, monkeypatch):
+    """A T5 with a cache of its own: none of the networks that rung's decoder builds, and it answers with numbers."""
     from transformers import T5Config, T5EncoderModel
 
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
     torch.manual_seed(0)
     config = T5Config(vocab_size=200, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4)
     T5EncoderModel(config).save_pretrained(tmp_path / "t5")
+    return tmp_path / "t5"
+
+
+def change(folder, end, value):
+    """Give a tensor of a checkpoint one value everywhere."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in tensors:
+        if name.endswith(end):
+            tensors[name] = torch.full_like(tensors[name], value)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def test_formats_that_are_settled_are_part_of_what_is_expected(encoder):
+    from transformers import T5EncoderModel
+
+    words = torch.randint(200, (3, 40), generator=torch.Generator().manual_seed(3))
+    plain = T5EncoderModel.from_pretrained(encoder).eval()
+    for options in (
+        {"embeddings": "q4_0", "skip": ["relative_attention_bias"]},
+        {"keep": {"wo": "q4_0", "wi": "q4_0"}, "skip": ["q", "k", "v", "o"]},
+    ):
+        with torch.no_grad():
+            want, model = plain(words).last_hidden_state, load(encoder, T5EncoderModel, max_kl=0.02, **options)
+            for each in model.modules():
+                if hasattr(each, "stored"):
+                    each.exact = True
+            answer = model(words).last_hidden_state
+        error = 0.5 * float((answer - want).square().sum() / want.square().sum())
+        assert error == pytest.approx(model.config.quantization_config.expected_kl, rel=0.5)
+
+
+def test_what_is_known_of_inputs_leaves_the_disk(encoder, tmp_path, monkeypatch):
+    """After loading, and what a process that ended has left; a full disk is an error before anything is computed."""
+    from transformers import T5EncoderModel
+
+    left = tmp_path / "cache" / "moments-left"
+    left.mkdir(parents=True)
+    (left / "0.moments").write_bytes(bytes(64))
+    load(encoder, T5EncoderModel, max_kl=1e-3)
+    assert not list((tmp_path / "cache").glob("moments-*"))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DiskFull):
+        load(encoder, T5EncoderModel, max_kl=1e-3)
+
+
+@pytest.mark.parametrize(("value", "says"), [(0.0, "zeros"), (float("nan"), "NaN")])
+def test_answers_that_say_nothing_are_refused(value, says, encoder):
+    from transformers import T5EncoderModel
+
+    change(encoder, "final_layer_norm.weight", value)
+    with pytest.raises(BadFile, match=says):
+        load(encoder, T5EncoderModel, max_kl=1e-3)
+
+
+def test_an_encoder_is_judged_by_its_answers(home, encoder, tmp_path):
+    from transformers import T5EncoderModel
+
     words = torch.randint(200, (3, 40))
     with torch.no_grad():
         want = T5EncoderModel.from_pretrained(tmp_path / "t5").eval()(words).last_hidden_state
@@ -171,3 +264,20 @@ def test_an_encoder_is_judged_by_its_answers(home, tmp_path):
     assert error == pytest.approx(expected, rel=0.7)
     with pytest.raises(UsageError, match="judged on inputs"):
         load(tmp_path / "t5", T5EncoderModel, max_kl=5e-4, text="a.txt")
+
+
+def test_experts_are_left_and_a_settled_format_of_theirs_is_refused(home, tmp_path):
+    """Their error is not judged, so the KL that is expected says nothing of them."""
+    from transformers import MixtralConfig, MixtralModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = MixtralConfig(vocab_size=200, num_hidden_layers=1, num_local_experts=4, **sizes)
+    MixtralModel(config).save_pretrained(tmp_path / "mixtral")
+    plain = MixtralModel.from_pretrained(tmp_path / "mixtral").eval()
+    model = load(tmp_path / "mixtral", AutoModel, max_kl=5e-3)
+    assert type(model.layers[0].mlp.experts) is type(plain.layers[0].mlp.experts)
+    assert hasattr(model.layers[0].self_attn.q_proj, "stored")
+    assert "layers.0.mlp.experts" in model.config.quantization_config.skip
+    with pytest.raises(UsageError, match="their error is not judged"):
+        load(tmp_path / "mixtral", AutoModel, max_kl=5e-3, keep={"*experts": "q8_0"})

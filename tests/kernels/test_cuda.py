@@ -19,9 +19,6 @@ CPU = torch.device("cpu")
 #: Formats whose layouts no other one has.
 APART = ["q4_0", "q4_1", "q5_0", "q5_1", "q5_k", "q8_0", "q2_k", "q4_k", "q6_k", "q3_k"]
 APART += ["int8", "llm_int8", "nf4:64", "fp4:128", "nf4:64:nested"]
-#: Types whose blocks are read in ways of their own.
-BLOCKED = ["q4_0", "q4_k", "q6_k", "iq3_s", "iq1_s", "mxfp4", "tq1_0"]
-OTHER_BLOCKS = [name for name in BLOCKS if name not in BLOCKED]
 OTHERS = [name for name in PACKED if name not in ("nf4", "fp4", "u2", "u4", "u8") and name not in APART]
 
 

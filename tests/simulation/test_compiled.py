@@ -18,6 +18,7 @@ from rung.ops import LADDERS
 from rung.ops.decode_step import self_check
 from rung.ops.decode_step.cuda import step
 from rung.ops.decode_step.parts import SequenceRows
+from rung.planning import memory
 from rung.planning.memory import program_bytes
 from rung.run.torch_private import TorchDispatchMode
 from rung.simulation.cards import describe
@@ -67,6 +68,19 @@ def test_a_model_takes_the_kernels_and_gives_the_tokens_of_the_processor(name, r
         assert answers(model) == tokens
 
 
+def test_what_a_model_launches_goes_to_its_card(right, monkeypatch):
+    """Rows of its q6_k table for a prompt, too: the processor has no part in kernels of a card."""
+    path, tokens = right
+    places, launch = set(), cuda_products.launch
+    with rung.simulate("p2200") as card:
+        model = rung.load(path, device=card.id)
+        assert model.report.rungs["embedding q6_k"] == "cuda.stored"
+        monkeypatch.setattr(cuda_products, "launch", lambda *given: places.add(given[0].type) or launch(*given))
+        assert answers(model) == tokens
+        assert not model.report.steps
+    assert places == {"cuda"}
+
+
 @pytest.mark.parametrize("format", ["nf4", "int8", "q4_0", "q5_k"])
 def test_layers_hold_no_second_copy_of_a_weight(format):
     """Kernels read a weight as it is stored."""
@@ -100,7 +114,42 @@ def test_int8_of_bitsandbytes_has_the_bits_of_the_processor(rows, dtype):
         ]
         assert torch.equal(got.cpu(), expected)
     assert torch.equal(sums, right.int() @ held.int().T)
-    assert launched[-3:] == ["quantize_rows", "multiply_bytes", "sum_bytes"] if rows < 17 else ["quantize_rows"]
+    order = ["quantize_rows", "multiply_bytes", "sum_bytes"] if rows < 17 else ["quantize_rows"]
+    assert launched[-len(order) :] == order
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_threshold_that_a_dtype_rounds_is_the_one_of_torch(dtype):
+    """3.3 is 3.296875 in bfloat16, which a number of that size is not below."""
+    x = torch.tensor([[1.0, 3.296875, 3.3125, 2.0] * 16, [3.296875, 1.0, 0.5, 3.30078125] * 16], dtype=dtype)
+    right = int8.int8_vectorwise_quant(x, 3.3)
+    with rung.simulate("v100"), launches() as launched:
+        found = int8.int8_vectorwise_quant(x.cuda(), 3.3)
+        assert all(torch.equal(mine.cpu(), its) for mine, its in zip(found, right, strict=True))
+    assert launched[-1] == "quantize_rows"
+
+
+def test_what_is_no_codes_or_scales_goes_to_no_kernel():
+    """Torch refuses them, or computes with what a kernel would misread: the same as on the processor."""
+    codes, weight = torch.ones(2, 32, dtype=torch.int8), torch.ones(16, 32, dtype=torch.int8)
+    tall, wide = torch.ones(2), torch.full((16,), 2.0)
+    right = int8.int8_scaled_mm(codes, weight, tall, wide.double())
+    with rung.simulate("v100"), launches() as launched:
+        codes, weight, tall, wide = (each.cuda() for each in (codes, weight, tall, wide))
+        int8.int8_scaled_mm(codes, weight, tall, wide)
+        assert launched[-1] == "multiply_bytes"
+        launched.clear()
+        for pair in ((codes, weight[:, :16]), (codes[:, :16], weight)):
+            with pytest.raises(ValueError, match="columns"):
+                int8.int8_linear_matmul(*pair)
+        assert (int8.int8_linear_matmul(codes, weight.float()) == 32).all()
+        for scales in ((torch.ones(3, device="cuda"), wide), (tall, wide[:3]), (tall, wide.cpu())):
+            with pytest.raises(RuntimeError):
+                int8.int8_scaled_mm(codes, weight, *scales)
+        with pytest.raises(ValueError, match="row_stats"):
+            int8.int8_scaled_mm(codes, weight, tall.half(), wide)
+        assert torch.equal(int8.int8_scaled_mm(codes, weight, tall, wide.double()).cpu(), right)
+    assert "multiply_bytes" not in launched
 
 
 @pytest.mark.parametrize(("name", "card"), [("multiply_bytes", "p2200"), ("quantized_rows", "1080 ti")])
@@ -306,9 +355,9 @@ def test_rows_of_several_sequences_share_a_graph_and_have_the_bits_of_each_alone
         assert step.apply(state, [SequenceRows([1], 4, together[0], 0)]).shape == (0, 83)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma2"])
-def test_the_plan_counts_the_buffers_of_programs(name, tmp_path, monkeypatch):
-    """Within 3 % of what the allocator of a card gave, of one row and of eight."""
+@pytest.mark.parametrize(("name", "format"), [("qwen3", "q8_0"), ("gemma2", "q8_0"), ("qwen3", "nf4")])
+def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeypatch):
+    """Within 3 % of what the allocator of a card gave, of one row and of eight; nf4 takes activations as floats."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
     tiny_checkpoint(tmp_path, name, head_dim=64, **sizes)
     gguf_vocabulary(tmp_path)
@@ -321,14 +370,17 @@ def test_the_plan_counts_the_buffers_of_programs(name, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(step, "Program", measured)
+    planned: list[tuple] = []
+    monkeypatch.setattr(memory, "program_bytes", lambda *given: planned.append(given) or program_bytes(*given))
     with rung.simulate("3060") as card:
-        model = rung.load(tmp_path, device=card.id, format="q8_0", context=256)
+        model = rung.load(tmp_path, device=card.id, format=format, context=256)
         "".join(model.generate("The", **OPTIONS | {"max_tokens": 2}))
-        weights, pool, one = made[-1]  # those before are of self-checks
-        eight = measured(weights, pool, 8)
-    assert program_bytes(weights.shape, pool.context, 1) == pytest.approx(one, rel=0.03)
-    assert program_bytes(weights.shape, pool.context, 8) == pytest.approx(made[-1][2], rel=0.03)
-    assert eight.count == 8
+        weights, pool, _ = made[-1]  # which brought weights there; those before are of self-checks
+        one, eight = (measured(weights, pool, count) for count in (1, 8))
+    taken = planned[-1][3]
+    assert program_bytes(weights.shape, pool.context, 1, taken) == pytest.approx(made[-2][2], rel=0.03)
+    assert program_bytes(weights.shape, pool.context, 8, taken) == pytest.approx(made[-1][2], rel=0.03)
+    assert (one.count, eight.count) == (1, 8)
 
 
 def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):

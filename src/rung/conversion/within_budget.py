@@ -20,7 +20,7 @@ from rung.conversion.checkpoint_layouts import aliases, lossless
 from rung.conversion.job import Job
 from rung.conversion.quantize import quantizing
 from rung.core.errors import RungError, UsageError
-from rung.core.files import read_text
+from rung.core.files import read_text, written_whole
 from rung.core.settings import CACHE
 from rung.core.text import matches
 from rung.core.types import Device, Format
@@ -117,6 +117,8 @@ class Calibration:
 
         torch.set_num_threads(threads)
         self.card, self.progress, self.name = card, progress, "default" if text is None else text.name
+        #: What went wrong and changes no result.
+        self.notes: list[str] = []
         tokenizer, digest = Tokenizer.from_card(card), hashlib.sha256()
         windows = _default_windows(card, tokenizer) if text is None else _windows_of(tokenizer, text)
         for each in windows.values():
@@ -140,18 +142,29 @@ class Calibration:
         """Return the options of each matrix, by role; those of an earlier run where there are any."""
         digest = hashlib.sha256(f"{_VERSION} {', '.join(CANDIDATES)}".encode() + self.corrected_by.numpy().tobytes())
         path = self.rounder.statistics.folder / f"options-{digest.hexdigest()[:16]}.json"
-        if not path.exists():
-            options = options_of(self.card, self.rounder, self.progress)
-            found = corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
-            listed = {role: [(one.format.name, one.divergence) for one in each] for role, each in found.items()}
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(listed))
-            part.replace(path)
-        shapes, known = {tensor.role: tensor.shape for tensor in matrices(self.card)}, json.loads(path.read_text())
-        named = {role: [(formats.get(name), kl) for name, kl in each] for role, each in known.items()}
-        return {
-            role: tuple(Option(fmt, fmt.bytes(shapes[role]), kl) for fmt, kl in each) for role, each in named.items()
-        }
+        shapes = {tensor.role: tensor.shape for tensor in matrices(self.card)}
+        try:
+            named = {
+                role: [(formats.get(name), float(kl)) for name, kl in each]
+                for role, each in json.loads(path.read_text()).items()
+            }
+            return {
+                role: tuple(Option(fmt, fmt.bytes(shapes[role]), kl) for fmt, kl in each)
+                for role, each in named.items()
+            }
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, AttributeError, LookupError, RungError) as error:
+            self.notes.append(f"what formats cost is computed anew, for {path} cannot be read: {error}")
+        options = options_of(self.card, self.rounder, self.progress)
+        found = corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
+        listed = {role: [(one.format.name, one.divergence) for one in each] for role, each in found.items()}
+        try:
+            with written_whole(path) as part:
+                part.write_text(json.dumps(listed))
+        except OSError as error:
+            self.notes.append(f"the next run computes what formats cost anew, for {path} cannot be written: {error}")
+        return found
 
 
 def budgeted(
@@ -188,7 +201,7 @@ def budgeted(
     reached = set(found.rounder.statistics.roles)
     missed = [tensor.name for tensor in matrices(found.card) if tensor.role not in reached]
     note = (f"the text does not reach {', '.join(missed[:4])}: kept in 8 bits",) if missed else ()
-    return replace(job, rounder=found.rounder, notes=job.notes + note), choice
+    return replace(job, rounder=found.rounder, notes=(*job.notes, *note, *found.notes)), choice
 
 
 def _check_room(found: Calibration, options: Mapping[str, tuple[Option, ...]], budget: Budget, kind: str) -> None:

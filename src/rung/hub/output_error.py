@@ -9,7 +9,9 @@ formula.
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from rung import formats
-from rung.core.errors import UsageError
+from rung.core.errors import BadFile, CannotTrace, UsageError
+from rung.core.files import writing
+from rung.core.locks import try_lock
 from rung.core.settings import CACHE
 from rung.core.types import Format
 from rung.formats import Encoded
@@ -43,8 +47,28 @@ from rung.nn.rounding import Metric, round_weight
 _BUDGET, _STATISTICS = "rung.quantization.budget", "rung.quantization.statistics"
 #: Inputs that statistics come from, and as many others that expectations are corrected by.
 _DRAWS = 4
-#: Tokens of a drawn text; steps of a schedule.
-_TOKENS, _STEPS = 77, 1000
+#: Seeds of projections begin here, far from those of inputs: a projection that is an input is none.
+_PROJECTIONS = 1 << 20
+#: Tokens of a drawn text.
+_TOKENS = 77
+#: The last step of a schedule, as the pipelines of diffusers pass it to their networks.
+_STEPS = dict.fromkeys(
+    (
+        *("AuraFlowTransformer2DModel", "ChromaTransformer2DModel", "Flux2Transformer2DModel"),
+        *("FluxTransformer2DModel", "LongCatImageTransformer2DModel", "Lumina2Transformer2DModel"),
+        *("OvisImageTransformer2DModel", "PRXTransformer2DModel", "QwenImageTransformer2DModel"),
+    ),
+    1,
+) | dict.fromkeys(
+    (
+        *("AllegroTransformer3DModel", "CogVideoXTransformer3DModel", "CogView3PlusTransformer2DModel"),
+        *("CogView4Transformer2DModel", "DiTTransformer2DModel", "HunyuanVideoTransformer3DModel"),
+        *("LatteTransformer3DModel", "LTXVideoTransformer3DModel", "MochiTransformer3DModel"),
+        *("PixArtTransformer2DModel", "PriorTransformer", "SD3Transformer2DModel", "UNet2DConditionModel"),
+        *("UNet2DModel", "UNet3DConditionModel", "WanTransformer3DModel"),
+    ),
+    1000,
+)
 #: Rows of a weight that are tried, the KL that layers of a kind are tried at, and what a correction may be.
 _ROWS, _TRIED, _LEAST, _MOST = 64, 0.004, 0.1, 20.0
 #: Bytes of a safetensors header beside names, for each tensor, and in all.
@@ -74,7 +98,7 @@ def choose_by_output(model: Any, config: Any, files: Iterable[str], left: Collec
     threads = torch.get_num_threads()
     target.configure(threads)
     layers = _layers(model, config, left)
-    room = None if most is None else _room(model, layers, most)
+    room = None if most is None else _room(model, layers, most, left)
     with plain_torch():
         judge = _Judge(_network(model, files), model, threads)
         options = judge.options(layers)
@@ -83,7 +107,7 @@ def choose_by_output(model: Any, config: Any, files: Iterable[str], left: Collec
         except UsageError as error:
             raise UsageError(error.cause, error.facts, map(as_argument, error.ways_out), code=error.code) from error
     _write(config, choice)
-    return judge.rounding(layers)
+    return judge.rounding()
 
 
 @dataclass(frozen=True)
@@ -110,23 +134,39 @@ class _Layer:
 
 def _layers(model: nn.Module, config: Any, left: Collection[str]) -> dict[str, _Layer]:
     """Return the layers that may be quantized, by name. A format of the config that does not depend on the one for all
-    layers is settled."""
+    layers is settled. Layers of several weights (experts), which nothing here judges, are put into what the config
+    skips. Raises ``UsageError`` where it settles the format of such a layer."""
     one, other = (
         target_layers(model, Choice.named(name, config.skip, config.embeddings, config.keep))
         for name in ("q8_0", "q4_0")
     )
     found = {}
     for mine, its in zip(one, other, strict=True):
-        if set(left) & set(mine.name.split(".")) or len(mine.weights) != 1:
+        if set(left) & set(mine.name.split(".")):
+            continue
+        if len(mine.weights) != 1:
+            _leave(mine, config, mine.format == its.format)
             continue
         plain = formats.get(DTYPE_NAME[mine.weights[0][1].dtype])
         found[mine.name] = _Layer(mine, mine.format if mine.format == its.format else None, plain)
     return found
 
 
-def _room(model: nn.Module, layers: Mapping[str, _Layer], most: int) -> int:
+def _leave(layer: TargetLayer, config: Any, settled: bool) -> None:
+    """Put a layer of several weights into what the config skips."""
+    if settled:
+        raise UsageError(
+            f"keep: {layer.name} has {len(layer.weights)} weights, and their error is not judged.",
+            ["max_kl and size leave such layers as they are"],
+            ["leave it out of keep", "a format, not max_kl or size"],
+            code="options-exclude-each-other",
+        )
+    config.skip = [*config.skip, layer.name]
+
+
+def _room(model: nn.Module, layers: Mapping[str, _Layer], most: int, left: Collection[str]) -> int:
     """Return the bytes that weights of layers may have. Raises ``UsageError`` where they have more in every mixture."""
-    room = most - _outside(model, layers)
+    room = most - _outside(model, layers, left)
     smallest = sum(min(fmt.bytes(tuple(each.weight.shape)) for fmt in each.formats()) for each in layers.values())
     if smallest > room:
         raise UsageError(
@@ -138,13 +178,17 @@ def _room(model: nn.Module, layers: Mapping[str, _Layer], most: int) -> int:
     return room
 
 
-def _outside(model: nn.Module, layers: Mapping[str, _Layer]) -> int:
-    """Return the bytes, at most, of a file beside the weights of these layers."""
+def _outside(model: nn.Module, layers: Mapping[str, _Layer], left: Collection[str]) -> int:
+    """Return the bytes, at most, of a file beside the weights of these layers. What is left is stored in f32."""
     chosen = {f"{name}.weight" for name in layers}
     tied: Collection[str] = getattr(model, "all_tied_weights_keys", None) or ()
     named = [(name, values) for name, values in model.state_dict().items() if name not in tied]
     header = sum(_ENTRY + len(name) for name, _ in named)
-    others: int = sum(values.nbytes for name, values in named if name not in chosen)
+    others: int = sum(
+        4 * values.numel() if values.is_floating_point() and set(left) & set(name.split(".")) else values.nbytes
+        for name, values in named
+        if name not in chosen
+    )
     return _HEAD + header + others
 
 
@@ -199,14 +243,40 @@ def _draws(network: nn.Module, shapes: Any) -> list[Draw]:
     """
     generator, found = torch.Generator().manual_seed(0), []
     steps = (torch.arange(2 * _DRAWS) + 0.5) / (2 * _DRAWS)
-    scale = 1.0 if type(network).__name__.startswith("Flux") else _STEPS
-    words = getattr(getattr(network, "config", None), "vocab_size", 1)
+    named = fed(shapes, _TOKENS, 1)[1]
+    scale = _last_step(type(network).__name__) if "timestep" in named else 1
+    words = _words(network) if any(name.endswith("input_ids") for name in named) else 0
     for step in steps:
         arguments = fed(shapes, _TOKENS, 1)[1]
         called = fed(network, _TOKENS, 1)[0]
         step_here = float((step * scale).floor() if scale > 1 else step)
         found.append((called, {n: _drawn(n, v, step_here, generator, words) for n, v in arguments.items()}))
     return found
+
+
+def _last_step(name: str) -> int:
+    """Return the last step of a schedule for networks of a class. Raises ``CannotTrace`` where nobody knows it."""
+    if name not in _STEPS:
+        raise CannotTrace(
+            f"{name} takes a time step, and rung does not know whether its steps end at 1 or at 1000.",
+            ["judged at steps of the wrong size its error would say nothing"],
+            ["a format, not max_kl or size:  rung.QuantizationConfig('q8_0')"],
+        )
+    return _STEPS[name]
+
+
+def _words(network: Any) -> int:
+    """Return the tokens that a network knows. Raises ``CannotTrace`` where it does not say."""
+    config: Any = getattr(network, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    count = getattr(text, "vocab_size", None)
+    if not isinstance(count, int) or count < 1:
+        raise CannotTrace(
+            f"{type(network).__name__} takes tokens, and its configuration does not say how many there are.",
+            ["vocab_size says it"],
+            ["a format, not max_kl or size:  rung.QuantizationConfig('q8_0')"],
+        )
+    return count
 
 
 def _answer(called: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
@@ -224,8 +294,7 @@ class _Judge:
         self.network, self.threads = network, threads
         draws = _draws(network, shapes)
         self._first, self._others = draws[::2], draws[1::2]
-        CACHE.read().mkdir(parents=True, exist_ok=True)
-        self._folder = tempfile.TemporaryDirectory(dir=CACHE.read(), prefix="moments-")
+        self._folder = _Folder()
         self._known: dict[str, Any] = {}
 
     def options(self, layers: Mapping[str, _Layer]) -> dict[str, tuple[Any, ...]]:
@@ -233,27 +302,48 @@ class _Judge:
         option: Any = importlib.import_module(_BUDGET).Option
         self._gather([name for name, each in layers.items() if kind_of(each.target.module) == "linear"])
         found: dict[str, tuple[Any, ...]] = {}
+        met: set[int] = set()  # weights of layers so far: tied ones are one
         for name, each in layers.items():
+            values = self.network.get_submodule(name).weight
             listed, shape = each.formats(), tuple(each.weight.shape)
             if name not in self._known:  # no input reaches it, or it is an embedding
                 listed = listed[-1:]
             costs = self._costs(name, [fmt for fmt in listed if fmt != each.plain])
+            if each.fixed is not None and name not in self._known:
+                costs = {each.fixed: 0.0 if id(values) in met else self._alone(name, each.fixed)}
+            met.add(id(values))
             found[name] = tuple(option(fmt, fmt.bytes(shape), costs.get(fmt, 0.0)) for fmt in listed)
         return self._corrected(found)
 
+    def _alone(self, name: str, fmt: Format) -> float:
+        """Return the KL of a layer in a format, of which nothing but that is known."""
+        option: Any = importlib.import_module(_BUDGET).Option
+        return self._measured({name: option(fmt, 0, 0.0)}, self._others[::2])
+
     def _gather(self, names: Sequence[str]) -> None:
         statistics: Any = importlib.import_module(_STATISTICS)
-        gathering = _Gathering(self.network, names, Path(self._folder.name))
+        gathering = _Gathering(self.network, names, self._folder)
         with gathering.listening(), torch.enable_grad(), statistics.fast_products():
             for number, (called, arguments) in enumerate(self._first):
                 answer = _answer(called, arguments)
-                generator = torch.Generator().manual_seed(number)
+                generator = torch.Generator().manual_seed(_PROJECTIONS + number)
                 projected = (answer * torch.randn(answer.shape, generator=generator)).sum()
                 gathering.squares += float(answer.detach().square().sum())
                 projected.backward()
+        self._check(gathering.squares)
         self._known = {
             name: statistics.Sensitivity(*sums.means(gathering.squares)) for name, sums in gathering.sums.items()
         }
+
+    def _check(self, squares: float) -> None:
+        """Raise ``BadFile`` for answers whose sum of squares says that no error can be told from them."""
+        if not (np.isfinite(squares) and squares > 0):
+            what = "zeros" if squares == 0 else "NaN or Inf"
+            raise BadFile(
+                f"A {type(self.network).__name__} answers drawn inputs with {what}.",
+                ["no error can be told from that", "a damaged file does that, or activations beyond float32"],
+                ["rung check MODEL", "a format, not max_kl or size"],
+            )
 
     def _weight(self, name: str) -> Floats:
         layer: Any = self.network.get_submodule(name)
@@ -273,18 +363,20 @@ class _Judge:
             for fmt in listed
         }
 
-    def _rounded(self, weights: Floats, fmt: Format, metric: Metric, name: str) -> Encoded:
-        if has_grid(fmt, weights.shape[1]):
+    def _rounded(self, weights: Floats, fmt: Format, metric: Metric | None, name: str) -> Encoded:
+        if metric is not None and has_grid(fmt, weights.shape[1]):
             return round_weight(weights, fmt, metric, self.threads, name)
         return encode(torch.from_numpy(weights), fmt, name)
 
     def _corrected(self, options: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
         """Return options times what real passes find of their expectation: for each kind of layers, and for all."""
         free = {name: listed for name, listed in options.items() if len(listed) > 1}
-        kinds = dict.fromkeys(map(_kind, free))
+        settled = {n: listed[0] for n, listed in options.items() if len(listed) == 1 and listed[0].divergence > 0}
+        kinds = dict.fromkeys(map(_kind, [*free, *settled]))
         factors, tried = dict.fromkeys(kinds, 1.0), dict[str, Any]()
         for kind in kinds:
             chosen = _near({name: listed for name, listed in free.items() if _kind(name) == kind})
+            chosen |= {name: one for name, one in settled.items() if _kind(name) == kind}
             factors[kind] = self._factor(chosen, self._others[::2])
             tried |= {name: replace(one, divergence=one.divergence * factors[kind]) for name, one in chosen.items()}
         together = self._factor(tried, self._others)
@@ -296,14 +388,21 @@ class _Judge:
         }
 
     def _factor(self, chosen: Mapping[str, Any], draws: Sequence[Draw]) -> float:
-        """Return the measured KL of layers in their formats by the expected one."""
+        """Return the measured KL of layers in their formats by the expected one: 1 where there are none."""
+        if not chosen:
+            return 1.0
         expected = sum(option.divergence for option in chosen.values())
+        return float(np.clip(self._measured(chosen, draws) / max(expected, 1e-12), _LEAST, _MOST))
+
+    def _measured(self, chosen: Mapping[str, Any], draws: Sequence[Draw]) -> float:
+        """Return the KL of layers in their formats."""
         answers = [_answer(*draw) for draw in draws]
         with self._replaced(chosen):
             moved = [_answer(*draw) for draw in draws]
+        size = sum(float(each.square().sum()) for each in answers)
         squares = sum(float((a - b).square().sum()) for a, b in zip(answers, moved, strict=True))
-        measured = 0.5 * squares / sum(float(each.square().sum()) for each in answers)
-        return float(np.clip(measured / max(expected, 1e-12), _LEAST, _MOST))
+        self._check(size + squares)
+        return 0.5 * squares / size
 
     @contextmanager
     def _replaced(self, chosen: Mapping[str, Any]) -> Iterator[None]:
@@ -313,25 +412,26 @@ class _Judge:
             try:
                 for name, option in chosen.items():
                     layer: Any = self.network.get_submodule(name)
-                    metric = Metric(self._known[name].metric)
+                    metric = Metric(self._known[name].metric) if name in self._known else None
                     values = formats.decode(self._rounded(self._weight(name), option.format, metric, name))
                     before[name] = layer.weight.data
                     layer.weight.data = torch.from_numpy(values.T.copy() if turned(layer) else values)
                 yield
             finally:
-                for name, weight in before.items():
+                for name, weight in reversed(before.items()):  # two layers may share one
                     layer = self.network.get_submodule(name)
                     layer.weight.data = weight
 
-    def rounding(self, layers: Mapping[str, _Layer]) -> Rounding:
-        """Return a function that rounds the weights of layers for their inputs, others plainly."""
+    def rounding(self) -> Rounding:
+        """Return a function that rounds the weights of layers for their inputs, others plainly. The files of moments
+        are there as long as it is."""
         known, threads, folder = self._known, self.threads, self._folder
 
         def rounded(values: Tensor, fmt: Format, name: str) -> Encoded:
             sensitivity = known.get(name.removesuffix(".weight"))
             if sensitivity is None or not has_grid(fmt, values.shape[1]):
                 return encode(values, fmt, name)
-            assert folder.name  # it lives as long as this function
+            assert folder.path.exists()  # it lives as long as this function
             weights = np.ascontiguousarray(values.detach().to("cpu", torch.float32).numpy())
             with plain_torch():
                 return round_weight(weights, fmt, Metric(sensitivity.metric), threads, name)
@@ -339,11 +439,39 @@ class _Judge:
         return rounded
 
 
+class _Folder:
+    """A folder in the cache for files of this process, removed with this object. Folders of processes that have ended
+    are removed first. Raises ``DiskFull`` and ``UsageError`` where the cache cannot be written."""
+
+    def __init__(self) -> None:
+        cache = CACHE.read()
+        with writing(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            for left in cache.glob("moments-*"):
+                if (lock := try_lock(left / "lock")) is not None:
+                    shutil.rmtree(left, ignore_errors=True)
+                    lock()
+            self._folder = tempfile.TemporaryDirectory(dir=cache, prefix="moments-", ignore_cleanup_errors=True)
+            self.path = Path(self._folder.name)
+            self._lock = try_lock(self.path / "lock")  # until the file is collected with this object
+
+    def reserve(self, name: str, count: int) -> Path:
+        """Return a file of so many bytes of zeros that the disk has room for: a mapped file that grows into a full
+        disk ends the process. Raises ``DiskFull``."""
+        path = self.path / name
+        with writing(path), path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, count)
+            else:
+                file.truncate(count)
+        return path
+
+
 class _Sums:
-    """Sums over the rows that a layer meets: ``|g|^2 x x^T`` [in, in] in a file, and ``g^2`` [out]."""
+    """Sums over the rows that a layer meets: ``|g|^2 x x^T`` [in, in] in a file of zeros, and ``g^2`` [out]."""
 
     def __init__(self, path: Path, rows: int, columns: int) -> None:
-        self._moments = torch.from_numpy(np.memmap(path, np.float32, "w+", shape=(columns, columns)))
+        self._moments = torch.from_numpy(np.memmap(path, np.float32, "r+", shape=(columns, columns)))
         self._rows, self._met = torch.zeros(rows, dtype=torch.float64), 0
 
     def add(self, x: Tensor, gradient: Tensor) -> None:
@@ -371,9 +499,14 @@ class _Sums:
 class _Gathering:
     """Listen to linear layers while a network answers and its gradients are taken."""
 
-    def __init__(self, network: nn.Module, names: Sequence[str], folder: Path) -> None:
-        self._layers = {name: network.get_submodule(name) for name in names}
-        self._folder, self.squares = folder, 0.0
+    def __init__(self, network: nn.Module, names: Sequence[str], folder: _Folder) -> None:
+        """Reserve the files of all layers, before anything is computed."""
+        self._layers: dict[str, Any] = {name: network.get_submodule(name) for name in names}
+        self._paths = {
+            name: folder.reserve(f"{number}.moments", 4 * layer.weight.shape[0 if turned(layer) else 1] ** 2)
+            for number, (name, layer) in enumerate(self._layers.items())
+        }
+        self.squares = 0.0
         self.sums: dict[str, _Sums] = {}
 
     @contextmanager
@@ -398,8 +531,7 @@ class _Gathering:
 
     def _add(self, name: str, x: Tensor, gradient: Tensor) -> None:
         if name not in self.sums:
-            path = self._folder / f"{len(self.sums)}.moments"
-            self.sums[name] = _Sums(path, gradient.shape[-1], x.shape[-1])
+            self.sums[name] = _Sums(self._paths[name], gradient.shape[-1], x.shape[-1])
         self.sums[name].add(x, gradient)
 
 
@@ -410,6 +542,8 @@ def _kind(name: str) -> str:
 
 def _near(options: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return an option of each layer, at the same place in their lists: together near ``_TRIED``."""
+    if not options:
+        return {}
     count = min(len(listed) for listed in options.values()) - 1  # the last one is what the layer is left in
     sums = [sum(listed[index].divergence for listed in options.values()) for index in range(count)]
     index = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
@@ -423,9 +557,10 @@ def _write(config: Any, choice: Any) -> None:
     """
     quantized = {name: fmt.name for name, fmt in choice.formats.items() if fmt.name not in DTYPE_NAME.values()}
     if not quantized:
+        budget = f"size={config.size}" if config.max_kl is None else f"max_kl={config.max_kl:g}"
         raise UsageError(
-            "Within that KL every layer is left as it is.",
-            [f"max_kl={config.max_kl:g}; q8_0 costs some 1e-5"],
+            f"Within {budget} every layer is left as it is.",
+            ["q8_0 costs some 1e-5"],
             ["load it without a quantization_config"],
             code="value-out-of-range",
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from rung.core.types import YES, Case, Device, Level, MemoryUse, Proof, Verdict, no
 from rung.core.value import FrozenDict
 from rung.kernels.cuda.attention_source import part_floats, parts_of
+from rung.kernels.cuda.block_readers import BLOCKS
 from rung.kernels.cuda.source import COUNTS, activation_bytes
 from rung.kernels.webgpu.info import ONE_PART, part_bytes
 from rung.kernels.webgpu.layouts import UNIT
@@ -74,6 +75,11 @@ _DECODING = (*DECODING, "numba.stored", "cuda.rows", "cuda.stored")
 _BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 
 
+#: Whether activations are floats, int8 or both: three times, see ``activations_taken``.
+Taken = tuple[Collection[bool], Collection[bool], Collection[bool]]
+INTEGERS: Taken = ((False,), (False,), (False,))
+
+
 def weights_on(
     weights: Iterable[Weight], first: int, last: int, layers: int, tied: bool, encoder_layers: int = 0
 ) -> list[Weight]:
@@ -108,49 +114,72 @@ def memory_use(
     width: int | None = None,
     torch: bool = True,
     block: int = 0,
+    taken: Taken = INTEGERS,
 ) -> MemoryUse:
     """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
 
     ``weights``: the bytes of the weights there and of their workspace. ``width``: bytes of a number in parts of
     pipelines (default: 2, and 4 on a CPU that does not multiply 16 bits faster). ``torch``: whether it is imported.
-    ``block``: positions of a block of the cache, 0 for a sequence in one.
+    ``block``: positions of a block of the cache, 0 for a sequence in one. ``taken``: see ``activations_taken``.
     """
     slow = device.kind == "cpu" and compute_dtype(device, lossless=False) == "f32"
     width = width or (4 if slow else 2)
     converts = _converts(subject, device, context, cache_dtype)
+    parts = _parts_bytes(subject, device, context, batch, taken)
     heap = _HEAP if subject.borrowed and subject.generates and device.kind == "cpu" else 0
     return bounded(
         MemoryUse(
             weights=weights[0],
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch, block),
             activations=subject.activation_bytes(context, batch, converts, width),
-            workspace=weights[1] + _CONTEXT_TOKEN * context + heap + _parts_bytes(subject, device, context, batch),
+            workspace=weights[1] + _CONTEXT_TOKEN * context + heap + parts,
             runtime=runtime(subject, device, torch),
         ),
         device,
     )
 
 
-def _parts_bytes(subject: Subject, device: Device, context: int, batch: int) -> int:
+def _parts_bytes(subject: Subject, device: Device, context: int, batch: int, taken: Taken) -> int:
     """Bytes of what whole tokens keep on a GPU beside the network's: what parts of attention over long contexts leave
     through WebGPU, and the buffers of programs in CUDA C."""
     if subject.decoder is None or subject.borrowed:
         return 0
     if device.kind in ("cuda", "rocm"):
-        return sum(program_bytes(subject.decoder, context, count) for count in COUNTS if count < 2 * batch)
+        return sum(program_bytes(subject.decoder, context, count, taken) for count in COUNTS if count < 2 * batch)
     if device.kind != "webgpu" or context <= ONE_PART:
         return 0
     return part_bytes(subject.decoder.heads, subject.decoder.head_dim)
 
 
-def program_bytes(shape: Decoder, context: int, count: int) -> int:
+def activations_taken(weights: Iterable[Weight]) -> Taken:
+    """Return whether kernels in CUDA C take activations as floats (True), as int8 (False) or, of weights in several
+    formats, both: behind norms, behind attention, and between the products of an MLP."""
+    found: tuple[set[bool], set[bool], set[bool]] = (set(), set(), set())
+    by_role = {weight.tensor.role: weight for weight in weights if weight.multiplies}
+    if "head" in by_role:  # else the embedding is it
+        by_role.pop("embed", None)
+    for role, weight in by_role.items():
+        found[{"o": 1, "down": 2}.get(role.rpartition(".")[2], 0)].add(_looks_up(weight))
+    return found
+
+
+def _looks_up(weight: Weight) -> bool:
+    """Return whether a kernel in CUDA C indexes a table of float32 with the codes of a weight."""
+    name = weight.format.name.split(":")[0]
+    if weight.rung == "cuda.stored" and name in BLOCKS:
+        return bool(BLOCKS[name].table)
+    return name.startswith(("nf4", "fp4", "mxfp4", "nvfp4", "iq", "tq"))
+
+
+def program_bytes(shape: Decoder, context: int, count: int, taken: Taken = INTEGERS) -> int:
     """Bytes of the buffers of ``cuda.step`` for a token of ``count`` sequences, each rounded up to torch's 512; the
     numbers of the blocks of a cache, which are few, are left out."""
     mixed, qkv = shape.heads * shape.head_dim, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     parts = shape.heads * parts_of(context) * part_floats(shape.head_dim)
     widths = (shape.hidden + len(shape.ropes) * shape.head_dim, qkv, shape.hidden, shape.feed_forward)
     found = [4 * count * width for width in (*widths, shape.vocabulary, parts)]
-    found += [count * activation_bytes(False, columns) for columns in (shape.hidden, mixed, shape.feed_forward)]
+    for kinds, columns in zip(taken, (shape.hidden, mixed, shape.feed_forward), strict=True):
+        found += [count * activation_bytes(looks_up, columns) for looks_up in kinds]
     found += [4 * shape.hidden] * (len(shape.layers) * (4 if shape.post_norms else 2) + 1)
     found += [4 * shape.head_dim] * (2 * len(shape.layers) * shape.qk_norm)
     found += [4 * mixed, *2 * [4 * (qkv - mixed) // 2]] * (len(shape.layers) * shape.attention_bias)

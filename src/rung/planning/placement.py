@@ -10,7 +10,7 @@ from functools import partial
 from rung import formats
 from rung.core.types import YES, Device, Format, Level, MemoryUse, Placement, Verdict, no
 from rung.models.decoder_memory import IN_BLOCKS
-from rung.planning.memory import memory_use
+from rung.planning.memory import activations_taken, memory_use
 from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.speed import Rates, has_kernel, rates, split_rates
@@ -187,11 +187,21 @@ def _memory(
     """Return a function from a range of layers to its memory on a device; ``alone``: the device holds all layers."""
     torch = not (alone and weight_plan.reads_without_torch(device, cache_dtype))
     block = weight_plan.cache_block(device, cache_dtype) if alone else 0
+    taken = activations_taken(kind.weight for kind in weight_plan.kinds)
 
     def use(first: int, last: int) -> MemoryUse:
         weights, count, batch = weight_plan.bytes(first, last), last - first, request.batch
         return memory_use(
-            weights, weight_plan.subject, device, count, context, cache_dtype, batch, torch=torch, block=block
+            weights,
+            weight_plan.subject,
+            device,
+            count,
+            context,
+            cache_dtype,
+            batch,
+            torch=torch,
+            block=block,
+            taken=taken,
         )
 
     return use

@@ -30,7 +30,8 @@ def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Te
     """
     columns, values = None, a
     if a.numel() and a.dtype in DTYPE_NAME and _has_kernels(a.device):
-        codes, peaks, apart = cuda_products.quantized_rows(a.reshape(-1, a.shape[-1]), threshold)
+        rounded = float(torch.tensor(threshold, dtype=a.dtype, device="cpu"))  # torch compares in the dtype of a
+        codes, peaks, apart = cuda_products.quantized_rows(a.reshape(-1, a.shape[-1]), rounded)
         columns = apart.nonzero()[:, 0] if threshold > 0 else None
         if columns is not None and len(codes) > 1:
             codes[:, columns] = 0
@@ -65,6 +66,8 @@ def int8_linear_matmul(a: Tensor, b: Tensor) -> Tensor:
     flat = a.reshape(-1, a.shape[-1])
     if _few(flat, b):
         return cuda_products.multiply_bytes(flat, b).view(*a.shape[:-1], b.shape[0])
+    if flat.shape[1:] != b.shape[1:]:
+        raise ValueError(f"A {tuple(flat.shape)} and B {tuple(b.shape)} do not have the same number of columns")
     native = a.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
     return (torch_private.int_mm if native else int_mm)(flat, b.t()).view(*a.shape[:-1], b.shape[0])
 
@@ -93,7 +96,7 @@ def int8_scaled_mm(
 ) -> Tensor:
     """Both of these."""
     flat, chosen = a.reshape(-1, a.shape[-1]), dtype or torch.float16
-    if chosen in DTYPE_NAME and _few(flat, b):
+    if chosen in DTYPE_NAME and _few(flat, b) and _scale(flat, b, row_stats, col_stats, bias):
         y = cuda_products.multiply_bytes(flat, b, (row_stats.reshape(-1), col_stats.reshape(-1)), bias, chosen)
         return y.view(*a.shape[:-1], b.shape[0])
     return int8_mm_dequant(int8_linear_matmul(a, b), row_stats, col_stats, dtype, bias)
@@ -117,8 +120,17 @@ def int8_mixed_scaled_mm(
 
 
 def _few(flat: Tensor, b: Tensor) -> bool:
-    """Return whether a kernel multiplies so many rows of codes."""
-    return 0 < len(flat) <= MOST_ROWS and flat.shape[1] % 16 == 0 and len(b) > 0 and _has_kernels(flat.device)
+    """Return whether a kernel multiplies these codes [M, K] and [N, K]; torch refuses what is none."""
+    fits = b.ndim == 2 and len(b) > 0 and flat.shape[1:] == b.shape[1:] and flat.shape[1] % 16 == 0
+    codes = flat.dtype == b.dtype == torch.int8 and flat.device == b.device
+    return fits and codes and 0 < len(flat) <= MOST_ROWS and _has_kernels(flat.device)
+
+
+def _scale(flat: Tensor, b: Tensor, row_stats: Tensor, col_stats: Tensor, bias: Tensor | None) -> bool:
+    """Return whether these are scales and a bias that a kernel reads: f32 [M] and [N], and any floats [N]."""
+    scales = [(row_stats, len(flat)), (col_stats, len(b)), *([] if bias is None else [(bias, len(b))])]
+    floats = row_stats.dtype == col_stats.dtype == torch.float32
+    return floats and all(each.numel() == count and each.device == flat.device for each, count in scales)
 
 
 def _has_kernels(location: torch.device) -> bool:

@@ -108,6 +108,7 @@ class Quantizer(DiffusersQuantizer):
         self._put(model, each, quantized)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        self._rounding = encode  # what a budget knew of inputs takes room on the disk
         return model
 
     @property

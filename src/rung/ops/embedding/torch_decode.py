@@ -45,6 +45,8 @@ class Gathered(Decode):
 
     def look_up(self, state: Stored, ids: Tensor) -> Tensor:
         """int64 [T] -> f32 [T, hidden]"""
+        if ids.device.type == "cpu":  # a decoder's prompt: rows are decoded there, and move to the layers
+            return super().look_up(state, ids)
         parts = {name: part[ids] for name, part in state.on(ids.device).items()}
         rows = Encoded(state.encoded.format, (len(ids), state.shape[1]), {})
         return cuda_products.decode(cuda_products.of_parts(rows, parts), 0, len(ids), torch.float32)
