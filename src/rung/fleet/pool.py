@@ -302,8 +302,8 @@ class FleetPool:
         """Return whether no model computes on a node, and none is loaded there."""
         for model, engine in self.engines.items():
             divided, dividing = self._divided.get(model), self._dividing.get(model)
-            place = divided.first if divided is not None and node in divided.nodes else node
-            known, state = engine.router.nodes.get(place), self._states.get((model, place))
+            computing = divided.first if divided is not None and node in divided.nodes else node
+            known, state = engine.router.nodes.get(computing), self._states.get((model, computing))
             is_loaded = known is not None or (state is not None and state.failed is not None)
             if not is_loaded or (known is not None and known.running) or (dividing is not None and not dividing.done()):
                 return False

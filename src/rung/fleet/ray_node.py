@@ -164,8 +164,8 @@ class RayNode:
         self._looked = time.monotonic()
         if self._process is not None and self.is_running:
             # equal where pid and start are, so a number that another process has now is not taken for this one
-            seen = [process for process in self._below if process.is_running()]
-            self._below = list({*seen, *_below([self._process.pid])})
+            running = [process for process in self._below if process.is_running()]
+            self._below = list({*running, *_below([self._process.pid])})
 
     def stop(self) -> None:
         """End all processes of Ray that were started here, and take their files away."""

@@ -229,7 +229,7 @@ class Encoder:
         self._proven, self._level = set[str](), ""
         self._refused: dict[str, set[str]] = {}
         #: Until when commands need this process, and when one did last (seconds of the monotonic clock).
-        self._held: dict[str, float] = {}
+        self._leases: dict[str, float] = {}
         self._lock, self._last = threading.Lock(), time.monotonic()
         threading.Thread(target=self._end_idle, daemon=True, name="idle").start()
 
@@ -237,15 +237,15 @@ class Encoder:
         """Stay for a command, which says so again before that many seconds are over; 0.0 where it has ended."""
         with self._lock:
             self._last = time.monotonic()
-            self._held[command] = self._last + seconds
+            self._leases[command] = self._last + seconds
             if not seconds:
                 self._refused.pop(command, None)
 
     def rest(self) -> float:
         """Return for how many seconds no command has had this encoder."""
         now = time.monotonic()
-        self._held = {command: until for command, until in self._held.items() if until > now}
-        return 0.0 if self._held else now - self._last
+        self._leases = {command: until for command, until in self._leases.items() if until > now}
+        return 0.0 if self._leases else now - self._last
 
     def _end_idle(self) -> None:
         """End this process when it is not needed any more."""

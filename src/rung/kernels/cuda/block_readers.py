@@ -55,11 +55,11 @@ def block_readers(name: str) -> str:
     """Return ``read_codes`` (or ``read_words``) and ``read_scales`` of a type of ``BLOCKS``; ``PARTS`` and ``ADDS`` are
     the caller's."""
     layout = BLOCKS[name]
-    place = Template(_PLACE).substitute(units=max(layout.block // UNIT, 1), bytes=get(name).block_bytes)
+    position = Template(_POSITION).substitute(units=max(layout.block // UNIT, 1), bytes=get(name).block_bytes)
     looks_up = bool(layout.table)
     head = _READ_WORDS if looks_up else _READ_CODES
-    scales = f"{_READ_SCALES}    const int at = row * units + unit;\n{place}{_SCALES[name]}}}\n"
-    return f"{_HELPERS}{head}{place}{_CODES[name]}}}\n{scales}"
+    scales = f"{_READ_SCALES}    const int at = row * units + unit;\n{position}{_SCALES[name]}}}\n"
+    return f"{_HELPERS}{head}{position}{_CODES[name]}}}\n{scales}"
 
 
 _HELPERS = r"""
@@ -120,7 +120,7 @@ __device__ __forceinline__ float4 read_scales(const void* __restrict__ scales, c
         const u32* __restrict__ highs, int row, int unit, int units) {
     const u8* data = (const u8*)scales;
 """
-_PLACE = """    const u8* p = data + (long long)(at / $units) * $bytes;
+_POSITION = """    const u8* p = data + (long long)(at / $units) * $bytes;
     const int u = at % $units;
 """
 

@@ -96,7 +96,7 @@ def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
 
 @functools.cache
 def _table(name: str, device: torch.device) -> Tensor | None:
-    """Return what blocks of a type index, on a device: a grid as signed bytes, or scales; None where they do not."""
+    """Return the table that blocks of a type index, on a device: a grid as signed bytes, or scales; None without one."""
     if name == "nvfp4":
         return torch.from_numpy(HALF_E4M3).to(device)
     if name not in GRIDS:
