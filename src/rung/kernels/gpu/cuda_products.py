@@ -96,7 +96,7 @@ def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
 
 @functools.cache
 def _table(name: str, device: torch.device) -> Tensor | None:
-    """Return the table that blocks of a type index, on a device: a grid as signed bytes, or scales; None without one."""
+    """Return the table that blocks of a type index, on a device: a grid as signed bytes, or scales; or None."""
     if name == "nvfp4":
         return torch.from_numpy(HALF_E4M3).to(device)
     if name not in GRIDS:
@@ -185,19 +185,19 @@ def multiply_bytes(
     (many, columns), rows = a.shape, b.shape[0]
     count = next((each for each in COUNTS if each >= many), COUNTS[-1])
     source, grid = byte_product(DTYPE_NAME[dtype], count), (-(-rows // tile_of(count)), -(-many // count))
-    given = [
+    operands = [
         each.contiguous() if _aligned(each) else each.clone(memory_format=torch.contiguous_format) for each in (a, b)
     ]
     sizes = tuple(map(ctypes.c_int, (rows, columns // 16, many)))
     if scales is None:
         y = torch.empty(many, rows, dtype=torch.int32, device=a.device)
-        _launch(a.device, source, "sum_bytes", grid, [*given, y], sizes)
+        _launch(a.device, source, "sum_bytes", grid, [*operands, y], sizes)
         return y
     y = torch.empty(many, rows, dtype=dtype, device=a.device)
     wide = [each.contiguous() for each in scales]
     kept = None if bias is None else bias.float().contiguous()
     address = ctypes.c_void_p(None if kept is None else kept.data_ptr())
-    _launch(a.device, source, "multiply_bytes", grid, [*given, y, *wide], (address, *sizes))
+    _launch(a.device, source, "multiply_bytes", grid, [*operands, y, *wide], (address, *sizes))
     return y
 
 
