@@ -134,7 +134,7 @@ def test_wrong_numbers_are_found_by_the_self_check_on_the_card():
     from rung.run.journal import Journal
 
     values = np.random.default_rng(1).standard_normal((48, 64), dtype=np.float32)
-    encoded = formats.encode(values, formats.get("q8_0"), "w")
+    encoded = formats.encode(values, formats.get("f16"), "w")
     with package.simulate("GTX 1660", defects=[package.Defect("matmul", "f16")]) as card:
         journal = Journal()
         linear = Binder(card, journal, dtype="f16").linear(encoded)
