@@ -23,10 +23,10 @@ from rung.kernels.cpu.gemm.product import product
 from rung.kernels.cpu.pack import packing
 from rung.kernels.cpu.pack.packing import Packed, pack
 from rung.kernels.cpu.thread_pool import run
-from rung.kernels.isa.emit import instruction
 from rung.kernels.isa.products import Codes, Sum
 from rung.kernels.isa.registers import broadcast_i32, i32x16, load_i32, sum_i32, zero_i32
 from rung.kernels.isa.scalar import read_i64, write_u32
+from rung.kernels.isa.vector import instruction
 
 COLD = 128 << 20
 

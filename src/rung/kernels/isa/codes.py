@@ -6,25 +6,10 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rung.kernels.isa.emit import (
-    F32,
-    I8,
-    I16,
-    I64,
-    INT,
-    VOID,
-    VectorType,
-    call,
-    constant,
-    instruction,
-    load,
-    narrow,
-    splat,
-    store,
-    widen,
-)
+from rung.kernels.isa.emit import F32, I8, I16, I64, call, constant, load, narrow, splat, store, widen
 from rung.kernels.isa.generic import BYTES, F32S, I32S, LANES, f32x16
 from rung.kernels.isa.registers import i32x16
+from rung.kernels.isa.vector import INT, VOID, VectorType, instruction
 
 DOUBLE = ir.DoubleType()
 F64S, BYTES16 = ir.VectorType(DOUBLE, LANES), ir.VectorType(I8, LANES)

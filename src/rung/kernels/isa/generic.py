@@ -12,24 +12,10 @@ from llvmlite import ir
 
 from rung.kernels.cpu import target
 from rung.kernels.isa import emit
-from rung.kernels.isa.emit import (
-    F16,
-    F32,
-    FLOAT,
-    I16,
-    I32,
-    I64,
-    INT,
-    VOID,
-    VectorType,
-    call,
-    constant,
-    instruction,
-    pointer,
-    splat,
-)
+from rung.kernels.isa.emit import F16, F32, I16, I32, I64, call, constant, pointer, splat
 from rung.kernels.isa.emit import load as _load
 from rung.kernels.isa.emit import store as _store
+from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
 LANES = 16
 BYTES = 64

@@ -15,8 +15,9 @@ from numba import njit
 
 from rung.kernels.cpu import target
 from rung.kernels.isa import emit as halves
-from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, INT, LLVM_VERSION, VOID, call, instruction, load, store
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, load, store
 from rung.kernels.isa.products import Codes, Sum, broadcast, shuffle
+from rung.kernels.isa.vector import INT, VOID, instruction
 
 
 class _BFloat(ir.types.Type):

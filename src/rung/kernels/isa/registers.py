@@ -14,18 +14,13 @@ from rung.kernels.isa import products
 from rung.kernels.isa.emit import (
     F16,
     F32,
-    FLOAT,
     I8,
     I16,
     I32,
     I64,
-    INT,
     LLVM_VERSION,
-    VOID,
-    VectorType,
     call,
     constant,
-    instruction,
     load,
     narrow,
     pointer,
@@ -33,6 +28,7 @@ from rung.kernels.isa.emit import (
     store,
     widen,
 )
+from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
 LANES = 16
 

@@ -17,10 +17,11 @@ from numba.core.cgutils import alloca_once_value, for_range
 from numba.extending import intrinsic
 
 from rung.kernels.isa import generic as v
-from rung.kernels.isa.emit import I8, I32, I64, INT, VOID, constant, instruction, load, plus
+from rung.kernels.isa.emit import I8, I32, I64, constant, load, plus
 from rung.kernels.isa.emit import store as write
 from rung.kernels.isa.products import packs_signed_bytes, remove_offset
 from rung.kernels.isa.registers import i32x16
+from rung.kernels.isa.vector import INT, VOID, instruction
 
 
 def _width(kind: types.Type) -> int:

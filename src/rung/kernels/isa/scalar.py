@@ -8,8 +8,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from rung.kernels.isa.emit import F16, F32, FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, narrow, store, widen
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, load, narrow, store, widen
 from rung.kernels.isa.products import packs_signed_bytes
+from rung.kernels.isa.vector import FLOAT, INT, VOID, instruction
 
 _OFFSETS = 0x80808080  # 128 in each of four bytes
 

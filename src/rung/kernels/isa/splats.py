@@ -9,7 +9,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from rung.kernels.isa import generic as v
-from rung.kernels.isa.emit import F32, FLOAT, INT, VOID, constant, instruction, load, plus, splat, store
+from rung.kernels.isa.emit import F32, constant, load, plus, splat, store
+from rung.kernels.isa.vector import FLOAT, INT, VOID, instruction
 
 _NAMES = "x y half_xx xy half_yy opacity red green blue depth reach_x reach_y pixel_x pixel_y unused unused_too"
 #: Where a splat's values are, in float32: the fraction of its center's pixel (the pixel itself at the end, so that

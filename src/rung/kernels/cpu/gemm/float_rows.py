@@ -21,9 +21,10 @@ from rung.formats.families.grouped import SCALES, scale_of
 from rung.kernels.cpu.compiled import Kernel, kernel
 from rung.kernels.isa import emit
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import F16, F32, I16, I32, I64, INT, VOID, load, plus, splat, store
+from rung.kernels.isa.emit import F16, F32, I16, I32, I64, load, plus, splat, store
 from rung.kernels.isa.generic import fetch_add
 from rung.kernels.isa.scalar import read_i64
+from rung.kernels.isa.vector import INT, VOID
 
 #: Rows of activations that are taken at once, and rows of weights that then share them in registers. For a single one
 #: memory is read in one piece: eight streams of 1.5 kB, which end before the prefetcher has learnt them, came at 14 to

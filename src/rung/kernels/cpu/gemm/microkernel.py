@@ -22,23 +22,7 @@ from numba.extending import intrinsic
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import (
-    F16,
-    F32,
-    I8,
-    I32,
-    I64,
-    INT,
-    VOID,
-    constant,
-    load,
-    opaque,
-    plus,
-    prefetch,
-    splat,
-    store,
-    widen,
-)
+from rung.kernels.isa.emit import F16, F32, I8, I32, I64, constant, load, opaque, plus, prefetch, splat, store, widen
 from rung.kernels.isa.products import (
     Codes,
     FlippedCodes,
@@ -52,6 +36,7 @@ from rung.kernels.isa.products import (
     split,
     store_flipped,
 )
+from rung.kernels.isa.vector import INT, VOID
 
 Value = ir.Value
 

@@ -11,8 +11,9 @@ from numba.core import types
 
 from rung.kernels.cpu.sample.record import LN2, LOG2_E, LOWEST_EXPONENT, MASS_BITS, TAYLOR
 from rung.kernels.isa.codes import F64S
-from rung.kernels.isa.emit import I16, I64, INT, VOID, VectorType, call, constant, instruction, load, splat, store
+from rung.kernels.isa.emit import I16, I64, call, constant, load, splat, store
 from rung.kernels.isa.generic import F32S, LANES, f32x16, split_groups
+from rung.kernels.isa.vector import INT, VOID, VectorType, instruction
 
 _I64S, _WIDE = ir.VectorType(I64, LANES), ir.IntType(128)
 #: Sixteen int64.
