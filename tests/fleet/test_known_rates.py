@@ -13,6 +13,7 @@ pytest.importorskip("ray")
 from rung.fleet.deployments import Deployment, Speeds, keep
 from rung.fleet.messages import RatesReport, ReplicaState
 from rung.fleet.router import Node, Rates
+from rung.hardware import json_cache
 from rung.server.protocol import Load, ModelInfo
 
 _SLOW, _FAST = RatesReport(400.0, 20.0, 40.0), RatesReport(800.0, 40.0, 80.0)
@@ -60,6 +61,19 @@ async def _said(speeds, deployment, state, node, is_idle=True):
 
 def _node():
     return Node("id", 4, Rates(400.0, 20.0, 40.0))
+
+
+@pytest.mark.parametrize("kept", [{"prefill": "fast"}, [1.0], "text"])
+def test_what_is_kept_and_is_no_rates_is_measured_anew(measured, kept):
+    (speeds_of, found), deployment, state = measured, _deployment(), _state()
+    json_cache.write(deployment.key("one", state.model), kept)
+
+    async def run():
+        assert await _rates(speeds_of(), deployment, state) == _SLOW
+        keep(deployment, "one", state.model, _SLOW, 1.0)
+        assert found == ["id"]
+
+    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 def test_the_next_run_begins_with_what_answers_said_in_this_one(measured):

@@ -183,7 +183,7 @@ class Speeds:
         self._second: dict[tuple[str, str, int], asyncio.Task[RatesReport | None]] = {}
         self._from: dict[tuple[str, str, int], float] = {}
         #: What the first process of a replica was measured at, for the next one of this run.
-        self._of_first: dict[tuple[str, ...], Any] = {}
+        self._of_first: dict[tuple[str, ...], RatesReport] = {}
 
     @property
     def tasks(self) -> list[asyncio.Future[Any]]:
@@ -201,11 +201,11 @@ class Speeds:
         known = self._found.get(key)
         if known is None or (known.done() and known.exception() is not None):
             facts = deployment.key(name, state.model)
-            kept = None if is_divided else json_cache.read(facts) or self._of_first.get(tuple(facts.values()))
-            if not kept and self._is_measuring(state.node):
+            kept = None if is_divided else _kept(facts) or self._of_first.get(tuple(facts.values()))
+            if kept is None and self._is_measuring(state.node):
                 return None
             known = asyncio.ensure_future(
-                _at_once(kept) if kept else self._measure(deployment, state.model, state.node)
+                self._measure(deployment, state.model, state.node) if kept is None else _at_once(kept)
             )
             self._found[key] = known
             if not is_divided:
@@ -214,7 +214,7 @@ class Speeds:
             return None
         if self._from.get(key) == math.inf:
             self._from[key] = time.monotonic() + self._idle
-            self._of_first[tuple(deployment.key(name, state.model).values())] = msgspec.to_builtins(known.result())
+            self._of_first[tuple(deployment.key(name, state.model).values())] = known.result()
         return known.result()
 
     def again(
@@ -245,7 +245,7 @@ class Speeds:
             self._from[key] = time.monotonic() + self._idle
             return None
         del self._from[key]
-        self._found[key] = asyncio.ensure_future(_at_once(msgspec.to_builtins(found)))
+        self._found[key] = asyncio.ensure_future(_at_once(found))
         json_cache.write(deployment.key(name, state.model), msgspec.to_builtins(found))
         return found
 
@@ -263,16 +263,23 @@ class Speeds:
         return found if await self._rest(node) > time.monotonic() - begun else None
 
 
-async def _at_once(kept: Any) -> RatesReport:
-    """Return rates that were kept."""
-    return msgspec.convert(kept, RatesReport)
+async def _at_once(kept: RatesReport) -> RatesReport:
+    """Return rates that are known."""
+    return kept
+
+
+def _kept(key: dict[str, str]) -> RatesReport | None:
+    """Return the rates that an earlier run kept; None where there are none, or what is there is no rates."""
+    try:
+        return msgspec.convert(json_cache.read(key), RatesReport)
+    except msgspec.ValidationError:
+        return None
 
 
 def keep(deployment: Deployment, name: str, model: ModelInfo, rates: RatesReport, speed: float) -> None:
     """Keep the rates of a node for the next run: half of what was known, and half of what answers say it does now."""
     key = deployment.key(name, model)
-    before = json_cache.read(key)
-    known = rates if before is None else msgspec.convert(before, RatesReport)
+    known = _kept(key) or rates
     names = ("prefill", "decode", "decode_sum")
     now = {each: (getattr(known, each) + speed * getattr(rates, each)) / 2 for each in names}
     json_cache.write(key, msgspec.to_builtins(msgspec.structs.replace(rates, **now)))
