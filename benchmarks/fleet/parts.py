@@ -69,7 +69,7 @@ def hold(machine: Machine, share: float) -> Path:
 
 
 @contextlib.contextmanager
-def held_to(machine: Machine, share: float) -> Iterator[None]:
+def _limited(machine: Machine, share: float) -> Iterator[None]:
     """Give a machine that runs no more than a share of a core; end it."""
     group = hold(machine, share)
     try:
@@ -84,8 +84,8 @@ def held_to(machine: Machine, share: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fleet(nodes: int, *options: str, model: str = "demo") -> Iterator[list[Machine]]:
-    """Run a head that computes nothing, and nodes; yield the head and them."""
+def fleet(nodes: int, *options: str, model: str = "demo", shares: Sequence[float] = ()) -> Iterator[list[Machine]]:
+    """Run a head that computes nothing, and nodes; yield the head and them, which have these shares of a core."""
     os.environ.setdefault("RUNG_MODELS", tempfile.mkdtemp())
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -103,15 +103,35 @@ def fleet(nodes: int, *options: str, model: str = "demo") -> Iterator[list[Machi
             node.start("join", head.address, "--token", token, "--name", f"n{number}")
             head.wait_for(f"is ready on n{number}:")
             token = head.rung("fleet", "token").stdout.strip()
+        for node, share in zip(others, shares, strict=bool(shares)):
+            stack.enter_context(_limited(node, share))
         yield machines
 
 
-def forget_rates() -> None:
-    """Forget how fast nodes were in earlier runs, in which they had other shares of a core."""
+def measure_again(head: Machine, nodes: Sequence[Machine]) -> None:
+    """Return when all nodes are measured with the shares of a core that they have now.
+
+    Replicas are begun again, which an idle head measures after some seconds; what earlier runs left is forgotten.
+    """
     for path in json_cache.folder().glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
             if json.loads(path.read_text())["key"].get("kind") == "fleet-rates":
                 path.unlink()
+    before = _rates(head)
+    for node in nodes:
+        kill_replica(node)
+    head.wait_for("(?s)" + "is lost.*" * len(nodes))
+    wait_ready(head, len(nodes))
+    until = time.monotonic() + 300
+    while any(now == old for now, old in zip(_rates(head), before, strict=True)):
+        if time.monotonic() > until:
+            raise TimeoutError("the nodes are not measured again")
+        time.sleep(1.0)
+
+
+def _rates(head: Machine) -> list[dict[str, float]]:
+    """Return the rates that each node was measured at."""
+    return [dict(each["models"][0]["rates"]) for each in status(head)["nodes"] if each["models"]]
 
 
 def kill_replica(machine: Machine) -> None:

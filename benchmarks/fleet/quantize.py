@@ -13,7 +13,6 @@ one machine. Needs root, Linux and Ray; exits with 1 where bytes differ.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
 import sys
@@ -21,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.fleet.parts import fleet, held_to, one_by_one
+from benchmarks.fleet.parts import fleet, one_by_one
 from tests.support.fleet import Machine
 
 
@@ -56,11 +55,8 @@ def main() -> None:
     model = str(Path(given.model).resolve())
     with (
         tempfile.TemporaryDirectory() as folder,
-        fleet(len(given.shares), "--threads", "1") as (head, *nodes),
-        contextlib.ExitStack() as stack,
+        fleet(len(given.shares), "--threads", "1", shares=given.shares) as (head, *nodes),
     ):
-        for node, share in zip(nodes, given.shares, strict=True):
-            stack.enter_context(held_to(node, share))
         places = [Path(folder) / f"{number}.gguf" for number in range(len(nodes) + 2)]
         together = medians(head, model, places[0], given.format, given.rounds)
         single = [

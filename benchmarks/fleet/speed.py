@@ -23,15 +23,12 @@ from typing import Any
 from benchmarks.fleet.parts import (
     chat,
     fleet,
-    forget_rates,
-    held_to,
-    kill_replica,
+    measure_again,
     one_by_one,
     p95,
     status,
     streamed,
     tokens,
-    wait_ready,
 )
 from tests.support.fleet import Machine
 
@@ -121,16 +118,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
-    with (
-        fleet(len(given.shares), "--threads", "1", "--parallel", "4") as (head, *nodes),
-        contextlib.ExitStack() as stack,
-    ):
-        for node, share in zip(nodes, given.shares, strict=True):
-            stack.enter_context(held_to(node, share))
-            forget_rates()
-            kill_replica(node)  # the next one is measured as it is held
-        head.wait_for("(?s)" + "is lost.*" * len(nodes))
-        wait_ready(head, len(nodes))
+    options = ("--threads", "1", "--parallel", "4")
+    with fleet(len(given.shares), *options, shares=given.shares) as (head, *nodes):
+        measure_again(head, nodes)
         measured = rates_of(head)
         rounds, forecasts = [], [measured]
         for number in range(given.rounds):

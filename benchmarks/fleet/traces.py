@@ -12,7 +12,6 @@ simulator. Needs root, Linux and Ray.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -20,14 +19,11 @@ from typing import Any
 from benchmarks.fleet.parts import (
     chat,
     fleet,
-    forget_rates,
-    held_to,
-    kill_replica,
     leave,
+    measure_again,
     p95,
     streamed,
     tokens,
-    wait_ready,
 )
 from benchmarks.fleet.speed import rates_of, without_end
 from tests.support.fleet import Machine
@@ -99,16 +95,9 @@ def main() -> None:
     given = parser.parse_args()
     print("| nodes | trace | requests | tokens/s | simulated | out | first token p95 | simulated | out |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    with (
-        fleet(len(given.shares), "--threads", "1", "--parallel", "4") as (head, *nodes),
-        contextlib.ExitStack() as stack,
-    ):
-        for node, share in zip(nodes, given.shares, strict=True):
-            stack.enter_context(held_to(node, share))
-            forget_rates()
-            kill_replica(node)  # the next one is measured as it is held
-        head.wait_for("(?s)" + "is lost.*" * len(nodes))
-        wait_ready(head, len(nodes))
+    options = ("--threads", "1", "--parallel", "4")
+    with fleet(len(given.shares), *options, shares=given.shares) as (head, *nodes):
+        measure_again(head, nodes)
         for count in range(len(nodes), 0, -1):
             sent(head, [Request(0.0, _SHORT, given.tokens)] * _KNOWN, f"known {count}")
             for kind in ("steady", "bursts", "long prompts"):
