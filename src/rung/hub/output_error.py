@@ -425,18 +425,25 @@ class _Judge:
     def rounding(self) -> Rounding:
         """Return a function that rounds the weights of layers for their inputs, others plainly. The files of moments
         are there as long as it is."""
-        known, threads, folder = self._known, self.threads, self._folder
+        return _Rounder(self._known, self.threads, self._folder)
 
-        def rounded(values: Tensor, fmt: Format, name: str) -> Encoded:
-            sensitivity = known.get(name.removesuffix(".weight"))
-            if sensitivity is None or not has_grid(fmt, values.shape[1]):
-                return encode(values, fmt, name)
-            assert folder.path.exists()  # it lives as long as this function
-            weights = np.ascontiguousarray(values.detach().to("cpu", torch.float32).numpy())
-            with plain_torch():
-                return round_weight(weights, fmt, Metric(sensitivity.metric), threads, name)
 
-        return rounded
+@dataclass(frozen=True)
+class _Rounder:
+    """Round weights by what is known of layers, by name; the folder of their moments lives as long as this."""
+
+    known: Mapping[str, Any]
+    threads: int
+    folder: _Folder
+
+    def __call__(self, values: Tensor, fmt: Format, name: str) -> Encoded:
+        """Return a weight rounded for its inputs; plainly where nothing is known of them."""
+        sensitivity = self.known.get(name.removesuffix(".weight"))
+        if sensitivity is None or not has_grid(fmt, values.shape[1]):
+            return encode(values, fmt, name)
+        weights = np.ascontiguousarray(values.detach().to("cpu", torch.float32).numpy())
+        with plain_torch():
+            return round_weight(weights, fmt, Metric(sensitivity.metric), self.threads, name)
 
 
 class _Folder:
