@@ -34,6 +34,14 @@ def _up(head):
     head.start("up", *_UP, "--address", head.address)
 
 
+def _begin(head, node):
+    """Begin a fleet with one node that computes."""
+    _up(head)
+    node.said_file.unlink(missing_ok=True)
+    node.start("join", head.address, "--token", head.wait_for(r"--token (\S+)"), "--name", "two")
+    head.wait_for("demo is ready on two")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="setsid and /proc are of Linux")
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_what_ray_has_started_ends_also_where_ray_has_ended(monkeypatch, tmp_path, has_ended):
@@ -71,10 +79,7 @@ def test_what_ray_has_started_ends_also_where_ray_has_ended(monkeypatch, tmp_pat
 def test_nodes_come_back_to_a_head_that_was_killed(machines):
     head, node, _ = machines
     try:
-        _up(head)
-        node.said_file.unlink(missing_ok=True)
-        node.start("join", head.address, "--token", head.wait_for(r"--token (\S+)"), "--name", "two")
-        head.wait_for("demo is ready on two")
+        _begin(head, node)
         before = [_chat(head, number) for number in range(3)]
         head.process.send_signal(signal.SIGKILL)  # Ray's processes stay, of which the next head knows nothing
         head.process.wait(30)
@@ -105,10 +110,7 @@ def test_nodes_come_back_to_a_head_that_was_killed(machines):
 def test_a_head_whose_ray_has_ended_says_so_and_the_same_command_goes_on(machines):
     head, node, _ = machines
     try:
-        _up(head)
-        node.said_file.unlink(missing_ok=True)
-        node.start("join", head.address, "--token", head.wait_for(r"--token (\S+)"), "--name", "two")
-        head.wait_for("demo is ready on two")
+        _begin(head, node)
         before = _chat(head, 1)
         (server,) = head.processes_named("gcs_server")
         os.kill(server, signal.SIGKILL)
