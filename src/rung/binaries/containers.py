@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rung.binaries.images import CODE_OBJECT, CUBIN, LTO, PTX, SPIRV, Image
 from rung.binaries.stream import CHUNK, ZSTD_MAGIC, CannotUnpack, Stream, deflate, zstd
 
-#: The magic number 0xBA55ED50, version 1, a header of 16 bytes: no other has been seen. Eight bytes are found twice as
-#: fast as four.
+#: The magic number 0xBA55ED50, version 1, a header of 16 bytes: the only one that is known. A search for eight bytes is
+#: twice as fast as one for four.
 FATBIN_MAGIC = b"\x50\xed\x55\xba\x01\x00\x10\x00"
 #: The above, bytes of all entries.
 _HEADER = struct.Struct("<8sQ")

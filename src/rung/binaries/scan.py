@@ -14,7 +14,7 @@ from rung.binaries.containers import Found
 from rung.binaries.images import CODE_OBJECT, IN_FATBINS, PTX, CpuCode, Image, Library, Object
 from rung.binaries.stream import Stream
 
-#: What each set is told by, newest last: moves and broadcasts of whole registers, as Intel's manual encodes them.
+#: Byte sequences that show a set, newest last: moves and broadcasts of whole registers, as Intel's manual encodes them.
 _SIGNS: dict[str, tuple[bytes, ...]] = {
     "avx": (b"\xc5\xf8\x77",),  # vzeroupper, at the end of every function that used ymm registers
     "avx2": (b"\xc4\xe3\x7d\x39", b"\xc4\xe3\xfd\x00", b"\xc4\xe2\x7d\x58"),  # vextracti128, vpermq, vpbroadcastd
@@ -28,7 +28,7 @@ _SIGNS: dict[str, tuple[bytes, ...]] = {
 }
 #: More code than this is looked at in evenly spread pieces.
 _BUDGET = 64 << 20
-#: A set counts as held when its signs are seen this often beyond chance: twice in a little code is none.
+#: A set counts when its sequences occur this often beyond chance: twice in a little code is chance.
 _FEWEST, _BEYOND, _SPREAD = 1.5, 4, 5
 
 
@@ -56,7 +56,7 @@ class Watch:
             self._counts[name] += sum(part.count(sign) for sign in signs)
 
     def holds(self) -> tuple[str, ...]:
-        """The sets that were seen."""
+        """Return the sets that were found."""
         return tuple(name for name, signs in _SIGNS.items() if self._counts[name] >= self._threshold(signs))
 
     def _threshold(self, signs: Sequence[bytes]) -> float:

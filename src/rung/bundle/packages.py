@@ -273,7 +273,7 @@ _EXTENSIONS_LEFT_OUT = re.compile(
 )
 _NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
-#: What the shell of a system without Python runs; ``tar`` and ``gzip`` are all that it must have beside its own.
+#: What the shell of a system without Python runs; beyond a plain shell it needs ``tar`` and ``gzip``.
 _SHELL = """\
 if [ "$(wc -c < "$0")" -ne {total} ]; then
   echo "$0 was cut off: copy the file again." >&2

@@ -43,7 +43,7 @@ class WordWrapper:
     """Pass text on in pieces, with line ends where a word would cross the edge of the terminal.
 
     ``write`` takes what is shown; ``width`` gives the columns of the terminal, which people change while they read.
-    A word is held back until the character after it is known. Between fences (```) lines are left alone. Wide
+    A word is shown when the character after it is known. Between fences (```) lines are left alone. Wide
     characters (Chinese, Japanese, Korean, emoji) may stand on either side of a line end, as no blanks divide them.
     """
 
@@ -62,7 +62,7 @@ class WordWrapper:
             self._push(character)
 
     def finish(self) -> None:
-        """Show the word that was held back."""
+        """Show the last word."""
         self._append_word()
 
     def _push(self, character: str) -> None:

@@ -246,7 +246,7 @@ def _memory(device: Device) -> str:
 
 
 def _load(device: Device) -> str:
-    """Return the programs that wanted the processor in the last minute; of a card its driver tells rung nothing."""
+    """Return how many programs were ready to run in the last minute; drivers of cards do not say it."""
     if device.kind != "cpu" or not hasattr(os, "getloadavg"):
         return ""
     try:

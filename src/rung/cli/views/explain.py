@@ -225,7 +225,7 @@ def _fix(fix: Fix) -> str:
 
 
 def _distinct(fixes: Iterable[Fix]) -> list[Fix]:
-    """The fixes, each command once, and no "no repair" beside a repair."""
+    """Return the fixes, each command once, and no "no repair" where there is a repair."""
     remaining = list(fixes)
     found: dict[str, Fix] = {}
     for fix in [fix for fix in remaining if fix.label != "wait-or-none"] or remaining:

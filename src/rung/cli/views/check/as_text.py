@@ -47,7 +47,7 @@ def gist(choice: Choice) -> list[str]:
 
 
 def parts(use: MemoryUse) -> list[str]:
-    """``weights 2.5 GB`` and so on for all that is held."""
+    """Return ``weights 2.5 GB`` and so on for all parts of a use of memory."""
     nonzero = {name: amount for name, amount in use.parts().items() if amount and name != "total"}
     return [f"{_NAMES.get(name, name)} {size(amount)}" for name, amount in nonzero.items()]
 
