@@ -203,7 +203,7 @@ def change(folder, end, value):
 def test_formats_that_are_settled_are_part_of_what_is_expected(encoder):
     from transformers import T5EncoderModel
 
-    words = torch.randint(200, (3, 40), generator=torch.Generator().manual_seed(3))
+    words = torch.randint(200, (3, 40), generator=torch.Generator().manual_seed(4))
     plain = T5EncoderModel.from_pretrained(encoder).eval()
     for options in (
         {"embeddings": "q4_0", "skip": ["relative_attention_bias"]},
@@ -216,7 +216,7 @@ def test_formats_that_are_settled_are_part_of_what_is_expected(encoder):
                     each.exact = True
             answer = model(words).last_hidden_state
         error = 0.5 * float((answer - want).square().sum() / want.square().sum())
-        assert error == pytest.approx(model.config.quantization_config.expected_kl, rel=0.5)
+        assert error == pytest.approx(model.config.quantization_config.expected_kl, rel=0.08)
 
 
 def test_what_is_known_of_inputs_leaves_the_disk(encoder, tmp_path, monkeypatch):
