@@ -14,8 +14,7 @@ from llvmlite import ir
 from numba import njit
 
 from rung.kernels.cpu import target
-from rung.kernels.isa import emit as halves
-from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, load, store
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, load, narrow, store, widen
 from rung.kernels.isa.products import Codes, Sum, broadcast, shuffle
 from rung.kernels.isa.vector import INT, VOID, instruction
 
@@ -243,10 +242,10 @@ def _wrong_shuffle() -> str:
 
 def _wrong_halves() -> str:
     def widened(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
-        store(b, out, halves.widen(b, load(b, x, _vector(F16, 16))))
+        store(b, out, widen(b, load(b, x, _vector(F16, 16))))
 
     def narrowed(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
-        store(b, out, halves.narrow(b, load(b, x, _vector(F32, 16))))
+        store(b, out, narrow(b, load(b, x, _vector(F32, 16))))
 
     edges = [0.0, -0.0, 2.0**-24, -(2.0**-14), 65504.0, np.inf, -np.inf, 1.0]
     exact = np.array([*edges, *_FLOATS[:8]]).astype(np.float16)
@@ -254,8 +253,8 @@ def _wrong_halves() -> str:
     between = np.array([65519.0, 65520.0, 2.0**-25, 2.0**-25 * 1.01, 2.0**-14 * 0.9999, *_FLOATS[:11]], np.float32)
     with np.errstate(over="ignore"):
         expected = between.astype(np.float16)
-    narrow = _run(_kernel(narrowed), np.zeros(16, np.float16), between)
-    right = np.array_equal(wide, exact.astype(np.float32)) and np.array_equal(narrow, expected)
+    halves = _run(_kernel(narrowed), np.zeros(16, np.float16), between)
+    right = np.array_equal(wide, exact.astype(np.float32)) and np.array_equal(halves, expected)
     return "" if right else "conversions of float16 are wrong"
 
 
