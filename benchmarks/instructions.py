@@ -31,8 +31,8 @@ from rung.kernels.isa.level import Level
 
 TABLE = Path(__file__).parent.parent / "src/rung/kernels/instructions.table"
 TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
-#: Layouts of one kind: of codebooks, blocks of 64 columns stand for longer ones, whose heads take less.
-SHOWN = [name for name in LAYOUTS if not re.fullmatch(r"codebook(?!64$)\d+|.*_flipped", name)]
+#: Layouts of weights: of codebooks, blocks of 64 columns stand for longer ones, whose heads take less.
+SHOWN = [name for name in LAYOUTS if not re.fullmatch(r"codebook(?!64$)\d+|.*_flipped|cache_.*", name)]
 FLOATS = ("f32", "f16", "bf16", "e4m3:128")
 #: Products of a unit of a group of rows with one row of activations.
 PRODUCTS = 16 * UNIT

@@ -1,14 +1,14 @@
-"""What caches in q8_0 and q4_0 give and cost: tokens a second far into a context, memory, and divergence on prose.
+"""What caches in blocks give and cost: tokens a second far into a context, memory, and divergence on prose.
 
     python benchmarks/kv_cache.py MODEL.gguf ... [--depth 4096] [--turns 7] [--llama-cpp BUILD/bin]
 
-Models with a cache of f16, of q8_0 and of q4_0 are loaded into one process and decode in turns, each ``--tokens`` after
-``--depth`` others; a ratio to f16 is the median over the turns. ``--llama-cpp`` measures ``llama-bench`` with these
-caches at that depth, too, in turns of its own. The divergence (KL, nats, mean and largest over all positions) is that
-of ``tests/data/prose.txt`` from the same model with a cache of f32, as one prompt and token by token; ``long`` that of
-the second half of two windows of ``--depth`` tokens of help pages, code and licences, by ``llama-perplexity``, too;
-``rotation`` what rotating keys and values in q4_0 is worth, and searching for steps, in exact arithmetic. Memory is the
-peak of a process that comes to the end of its context, beside what was planned.
+Models with a cache of f16, of q8_0, q5_1 and q4_0 are loaded into one process and decode in turns, each ``--tokens``
+after ``--depth`` others; a ratio to f16 is the median over the turns. ``--llama-cpp`` measures ``llama-bench`` with
+these caches at that depth, too, in turns of its own. The divergence (KL, nats, mean and largest over all positions) is
+that of ``tests/data/prose.txt`` from the same model with a cache of f32, as one prompt and token by token; ``long``
+that of the second half of two windows of ``--depth`` tokens of help pages, code and licences, by ``llama-perplexity``,
+too; ``rotation`` what rotating keys and values in q4_0 is worth, and searching for steps, in exact arithmetic.
+Memory is the peak of a process that comes to the end of its context, beside what was planned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rung.quantization.running import mixed_windows
 from rung.quantization.text import text_of, windows
 
 TEXT = Path(__file__).parents[1] / "tests" / "data" / "prose.txt"
-TYPES = ("f16", "q8_0", "q4_0")
+TYPES = ("f16", "q8_0", "q5_1", "q4_0")
 MEMORY = """
 import json, sys
 import rung
@@ -195,7 +195,7 @@ def nearest(x: np.ndarray) -> np.ndarray:
 
 
 def rotation(path: Path, given: argparse.Namespace) -> None:
-    """Print the KL of caches in q4_0 by what is rotated and how steps are found, beside q8_0."""
+    """Print the KL of caches in q4_0 by what is rotated and how steps are found, beside others."""
     card = find_card(str(path), offline=True)
     reference = Reference(card, mixed_windows(card, Tokenizer.from_card(card), given.prose))
     ways: dict[str, Arithmetic] = {
@@ -206,7 +206,8 @@ def rotation(path: Path, given: argparse.Namespace) -> None:
     }
     for words, arithmetic in ways.items():
         print(f"{path.stem}, cache q4_0, {words}: KL {reference.computed(arithmetic).divergence:.4f}", flush=True)
-    print(f"{path.stem}, cache q8_0: KL {reference.computed(Arithmetic('q8_0')).divergence:.4f}", flush=True)
+    for dtype in ("q5_1", "q8_0"):
+        print(f"{path.stem}, cache {dtype}: KL {reference.computed(Arithmetic(dtype)).divergence:.4f}", flush=True)
 
 
 def memory(path: Path, given: argparse.Namespace) -> None:

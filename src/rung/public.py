@@ -110,7 +110,7 @@ def plan(
 
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. ``parallel`` sequences have
     room for the whole ``context``, by default one. ``cache_type`` is what keys and values are stored in: f32, f16,
-    q8_0, q4_0, by default what fits. Raises ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``,
+    q8_0, q5_1, q4_0, by default what fits. Raises ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``,
     ``UnknownDevice``, ``ContextTooLong``.
     """
     from rung.engine.open_model import open_named
@@ -159,7 +159,7 @@ def load(
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any. ``prefix_cache``
     (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later runs. ``cache_type``
-    is what keys and values are stored in: f32, f16, q8_0, q4_0, by default what fits. ``max_kl``: the
+    is what keys and values are stored in: f32, f16, q8_0, q5_1, q4_0, by default what fits. ``max_kl``: the
     cache and the inputs of weights of the least memory within that KL, in nats a token, which the report tells.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """

@@ -12,12 +12,13 @@ from rung import load
 @pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo", "--device", "cpu")])
 def test_what_plans_counts_it(rung, command):
     found = {}
-    for cache_type in ("f16", "q8_0", "q4_0"):
+    for cache_type in ("f16", "q8_0", "q5_1", "q4_0"):
         answer = json.loads(rung(*command, "--cache-type", cache_type, "--json").out)
         assert f"cache {cache_type}: as asked" in json.dumps(answer)
         place = answer["placements"][0] if "placements" in answer else answer["choices"][answer["best"]]
         found[cache_type] = place["memory"]["kv_cache"]
     assert 32 * found["q8_0"] == 17 * found["f16"]
+    assert 32 * found["q5_1"] == 12 * found["f16"]
     assert 32 * found["q4_0"] == 9 * found["f16"]
 
 
@@ -36,7 +37,7 @@ def test_what_runs_takes_it(rung, tmp_path):
 def test_another_one_is_refused_with_those_that_there_are(rung, command):
     said = rung(*command, "--cache-type", "q4_1")
     assert said.code == 2
-    assert "f32, f16, q8_0, q4_0" in said.err
+    assert "f32, f16, q8_0, q5_1, q4_0" in said.err
 
 
 def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):

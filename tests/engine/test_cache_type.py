@@ -20,7 +20,7 @@ def load(cache_type, model=MODEL, **options):
     return rung.load(model, context=128, device="cpu", cache_type=cache_type, **options)
 
 
-@pytest.mark.parametrize(("cache_type", "bound"), [("q8_0", 0.1), ("q4_0", 1.0)])
+@pytest.mark.parametrize(("cache_type", "bound"), [("q8_0", 0.1), ("q5_1", 0.5), ("q4_0", 1.0)])
 def test_logits_of_a_cache_in_blocks_are_near_those_of_float32(cache_type, bound):
     """Token by token the same bytes as in one prompt, and not those of float16: it is another cache."""
     ids = list(range(5, 105))
@@ -32,7 +32,7 @@ def test_logits_of_a_cache_in_blocks_are_near_those_of_float32(cache_type, bound
     np.testing.assert_array_equal(single, found[cache_type])
 
 
-@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("cache_type", ["q8_0", "q5_1", "q4_0"])
 def test_the_report_and_the_plan_name_it(cache_type):
     model = load(cache_type)
     assert model.plan.cache_dtype == cache_type
@@ -42,7 +42,7 @@ def test_the_report_and_the_plan_name_it(cache_type):
     assert load("auto").plan.cache_dtype == load(None).plan.cache_dtype == "f16"
 
 
-@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("cache_type", ["q8_0", "q5_1", "q4_0"])
 def test_windows_prefixes_and_guesses_change_no_answer(cache_type):
     """A model with windows: a text that repeats itself, from a cache that begins empty and from one that knows it."""
     model = load(cache_type, str(GGUF / "gemma2-q6_k.gguf"))
@@ -64,9 +64,9 @@ def test_prefix_files_are_those_of_one_type(tmp_path):
         model.backend.prefixes.clear()
         return said, answer.result["cached_tokens"]
 
-    answers = {each: ask(each) for each in ("q8_0", "f16", "q4_0")}
+    answers = {each: ask(each) for each in ("q8_0", "f16", "q5_1", "q4_0")}
     assert all(cached == 0 for _, cached in answers.values())
-    for each in ("q8_0", "q4_0"):
+    for each in ("q8_0", "q5_1", "q4_0"):
         again = ask(each)
         assert again[0] == answers[each][0]
         assert again[1] > 0

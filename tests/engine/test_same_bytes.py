@@ -13,7 +13,7 @@ GGUF = ROOT / "tests" / "fixtures" / "gguf"
 MODELS = ["demo", str(GGUF / "gemma2-q8_0.gguf"), str(GGUF / "llama-q4_k_m.gguf")]
 
 
-@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("cache_type", ["q8_0", "q5_1", "q4_0"])
 def test_a_hundred_answers_from_a_cache_in_blocks(cache_type):
     command = [sys.executable, "benchmarks/same_bytes.py", str(GGUF / "llama-q4_k_m.gguf"), "--cache-type", cache_type]
     done = subprocess.run([*command, "--answers", "100"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Caches in q8_0 and q4_0: their bytes beside those of ``rung.formats``, and attention over them beside float64."""
+"""Caches in blocks of 32 values: their bytes beside ``rung.formats``, and attention over them beside float64."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Stored:
         self.keys, self.values = random.standard_normal((2, count, KV_HEADS, size)).astype(np.float32)
         self.keys *= np.exp(random.standard_normal((count, KV_HEADS, 1))).astype(np.float32)
         self.format = format
-        head = block * size * (17 if format == "q8_0" else 9) // 16
+        head = block * size * {"q8_0": 17, "q5_1": 12, "q4_0": 9}[format] // 16
         self.memory = np.full((-(-count // block), 2, KV_HEADS, head), 255, np.uint8)
         self.table = np.array([part.ctypes.data for part in self.memory[::-1]], np.int64)
         self.floats = np.array([1e-5, SCALE, softcap], np.float32)
@@ -82,12 +82,14 @@ class Stored:
 
     def turned(self, queries):
         """Queries as they are when keys and values have been written."""
-        return (queries @ rotation(self.size)).astype(np.float32) if self.format == "q4_0" else queries
+        return (queries @ rotation(self.size)).astype(np.float32) if self.format != "q8_0" else queries
 
     def decoded(self, head):
-        """Keys and values [count, size] of a head as they are stored, in q4_0 rotated."""
+        """Keys and values [count, size] of a head as they are stored, in q5_1 and q4_0 rotated."""
         if self.format == "q8_0":
             return [decoded(part[:, head]) for part in (self.keys, self.values)]
+        if self.format == "q5_1":
+            return self.decoded_fives(head)
         keys, values = [], []
         for at in range(self.count):
             key, value = self.memory[::-1][at // self.block][:, head]
@@ -99,12 +101,29 @@ class Stored:
             values.append(from_nibbles(codes, scales[:, at % self.block]))
         return np.array(keys), np.array(values)
 
+    def decoded_fives(self, head):
+        """The same of q5_1."""
+        keys, values = [], []
+        for at in range(self.count):
+            key, value = self.memory[::-1][at // self.block][:, head]
+            units = key.reshape(self.block // 16, self.size // 32, 384)[at % self.block // 16]
+            scales, minima = (units[:, first : first + 32].copy().view(np.float16)[:, at % 16] for first in (0, 32))
+            codes = units[:, 64:320].reshape(-1, 4, 16, 4)[:, :, at % 16].reshape(-1, 16)
+            fifth = np.unpackbits(units[:, 320:].reshape(-1, 16, 4)[:, at % 16], axis=1, bitorder="little")
+            fifth = fifth.reshape(-1, 4, 8).transpose(0, 2, 1).reshape(-1, 32)
+            keys.append(from_fives(codes, fifth, scales, minima))
+            units = value[: self.block * self.size * 5 // 8].reshape(self.block, -1, 20)[at % self.block]
+            beside = value[self.block * self.size * 5 // 8 :].view(np.float16).reshape(2, -1, self.block)
+            fifth = np.unpackbits(units[:, 16:], axis=1, bitorder="little")
+            values.append(from_fives(units[:, :16], fifth, *beside[:, :, at % self.block]))
+        return np.array(keys), np.array(values)
+
     def wanted(self, query, position, head):
         """The same of one query in float64: of the keys and values that are stored, and the query as it is rounded."""
         first = max(0, position + 1 - self.window) if self.window else 0
         keys, values = self.decoded(head)
         keys, values = keys[first : position + 1], values[first : position + 1]
-        if self.format == "q4_0":
+        if self.format != "q8_0":
             query, values = self.turned(query), values @ rotation(self.size)
         scores = keys @ rounded(query) * SCALE
         if self.softcap:
@@ -124,6 +143,12 @@ def from_nibbles(codes, scales):
     """The values of bytes [units, 16] of two codes each, those of the low nibbles first: float64."""
     both = np.concatenate([codes & 15, codes >> 4], axis=1).astype(np.float64) - 8
     return (both * scales[:, None].astype(np.float64)).reshape(-1)
+
+
+def from_fives(codes, fifth, scales, minima):
+    """The same of nibbles with fifth bits [units, 32] and minima, which are taken away."""
+    whole = np.concatenate([codes & 15, codes >> 4], axis=1).astype(np.float64) + 16 * fifth
+    return (whole * scales[:, None].astype(np.float64) - minima[:, None].astype(np.float64)).reshape(-1)
 
 
 def queries_of(rows, size, seed=1):
@@ -161,6 +186,21 @@ def test_nibbles_are_nearer_to_what_was_rotated_than_those_of_the_format(size, b
             assert (error / bar).mean() < 0.93
 
 
+@pytest.mark.parametrize(("size", "block"), [(32, 16), (64, 64), (96, 32), (256, 64)])
+def test_five_bits_are_as_near_to_what_was_rotated_as_those_of_the_format(size, block):
+    """Both round to the nearest of 32 values between the least and the largest; scales and minima are float16."""
+    stored = Stored(block + 19, size, block, format="q5_1")
+    for head in range(KV_HEADS):
+        for found, given in zip(stored.decoded(head), (stored.keys, stored.values), strict=True):
+            turned = given[:, head] @ rotation(size)
+            blocks = turned.reshape(len(turned), -1, 32)
+            step = (blocks.max(axis=2) - blocks.min(axis=2)) / 31
+            error = np.abs(found - turned).reshape(blocks.shape).max(axis=2)
+            assert (error <= 0.5 * step + 1e-3 * np.abs(blocks).max(axis=2)).all()
+            usual = formats.decode(formats.encode(turned.astype(np.float32), formats.get("q5_1"), ""))
+            assert np.square(found - turned).sum() < 1.25 * np.square(usual - turned).sum()
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     ("size", "format"),
@@ -170,6 +210,10 @@ def test_nibbles_are_nearer_to_what_was_rotated_than_those_of_the_format(size, b
         (96, "q8_0"),
         (128, "q8_0"),
         (256, "q8_0"),
+        (32, "q5_1"),
+        (64, "q5_1"),
+        (96, "q5_1"),
+        (256, "q5_1"),
         (32, "q4_0"),
         (64, "q4_0"),
         (96, "q4_0"),
@@ -187,7 +231,7 @@ def test_attention_of_query_heads_is_that_of_float64(size, format, rows):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
-@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])
 @pytest.mark.parametrize(("window", "softcap"), [(None, 0.0), (None, 5.0), (24, 0.0), (33, 5.0)])
 def test_attention_of_tokens_is_that_of_float64_and_of_each_on_its_own(window, softcap, format, rows):
     """Tokens of a prompt, each of which sees one position more: the same bytes alone, at any place of a block."""
@@ -205,7 +249,7 @@ def assert_near(found, wanted):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 
-@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])
 def test_positions_are_written_one_by_one_as_together_and_again(format):
     together, single = (Stored(50, 64, 16, format=format) for _ in range(2))
     single.memory[:] = 255
@@ -220,7 +264,7 @@ def test_positions_are_written_one_by_one_as_together_and_again(format):
     np.testing.assert_array_equal(single.memory, together.memory)
 
 
-@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])
 @pytest.mark.parametrize("value", [0.0, 1e-9, 3e-6, 6e4])
 def test_values_at_the_ends_of_what_a_scale_holds(value, format):
     """Zeros, what float16 scales round to 0, scales that lost digits, and more than float16 itself holds well."""
@@ -234,7 +278,7 @@ def test_values_at_the_ends_of_what_a_scale_holds(value, format):
             assert_near(row, stored.wanted(query, 19, head))
 
 
-@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])
 def test_nan_stays_in_its_sequence_and_is_seen(format):
     stored = Stored(40, 64, 32, format=format)
     stored.keys[30, 0, 7] = np.nan

@@ -388,7 +388,7 @@ def test_a_cache_in_q8_0_is_for_whole_steps_alone(options, software, reason):
 
 
 @pytest.mark.parametrize("size", [32, 64, 128])
-@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])
 def test_the_self_check_reads_a_cache_in_blocks(format, size):
     case = Case(
         "decode_step", format, "f32", (2, 64, 96, 83), FrozenDict({"linears": ("numba.row",), "head_dim": size})

@@ -338,10 +338,10 @@ def test_a_cache_that_cannot_be_is_refused_with_the_reason(card, device, asked, 
     assert reason in " ".join(caught.value.facts)
 
 
-@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0", "q5_1", "q4_0"])
 def test_the_cache_that_was_asked_for_is_counted(cache_type):
     made = plan(gemma_2b("q4_0", "gguf"), cache_type=cache_type)
-    bits = {"f32": 32, "f16": 16, "q8_0": 8.5, "q4_0": 4.5}[cache_type]
+    bits = {"f32": 32, "f16": 16, "q8_0": 8.5, "q5_1": 6, "q4_0": 4.5}[cache_type]
     assert made.placements[0].memory.kv_cache == 18 * 2 * 256 * 4096 * bits / 8
     assert f"cache {cache_type}: as asked" in made.reasons
 

@@ -58,7 +58,7 @@ CacheType = Annotated[
     str | None,
     typer.Option(
         "--cache-type",
-        metavar="f32|f16|q8_0|q4_0|auto",
+        metavar="f32|f16|q8_0|q5_1|q4_0|auto",
         help="Store keys and values in this; auto is f16, or q8_0 where only that fits.",
         show_default=False,
     ),

@@ -97,7 +97,7 @@ def load(
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
     ``prefix_cache`` (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later processes.
-    ``cache_type`` (f32, f16, q8_0, q4_0; None or auto: the plan's choice) is what keys and values are stored in.
+    ``cache_type`` (f32, f16, q8_0, q5_1, q4_0; None or auto: the plan's choice) is what keys and values are stored in.
     ``reserved`` bytes of each budget are for the caller. With ``split`` other machines have the layers from
     ``split.last`` on (``rung.engine.scheduling.stages``). ``typed`` is what ways out of a refusal repeat, ``notes``
     what the report has of the caller.

@@ -259,8 +259,8 @@ def make_plan(
 
     ``parallel`` sequences have room for the whole context, by default one. ``reserved`` bytes are left for
     adapters and a draft model;
-    ``cache_type``: f32, f16, q8_0 or q4_0 for keys and values; None or auto: rung chooses. ``together``: the devices
-    are one budget; ``typed`` is what ways out repeat.
+    ``cache_type``: f32, f16, q8_0, q5_1 or q4_0 for keys and values; None or auto: rung chooses. ``together``: the
+    devices are one budget; ``typed`` is what ways out repeat.
     With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
     Where numba is missing, or torch that the model needs, nothing can be probed: the plan is for this machine with
     them, and says so.

@@ -32,7 +32,8 @@ class Question(Value):
     ``formats`` are names of formats and mixtures (empty: those that rung itself would try); ``memory`` bytes by device
     id, ``*`` for any; ``training`` lora or full, by default with ``adamw``, rank 16 and sequences of 1024 tokens;
     ``prompt_tokens`` those of the prompt that speed is predicted for, by default ``PROMPT`` or what the context
-    holds; ``cache_type`` what keys and values are stored in: f32, f16, q8_0, q4_0, by default (None, auto) what fits.
+    holds; ``cache_type`` what keys and values are stored in: f32, f16, q8_0, q5_1, q4_0, by default (None, auto)
+    what fits.
     """
 
     context: int | None = None

@@ -90,9 +90,9 @@ def cache_verdict(arrangement: Arrangement, cache_type: str | None) -> Verdict:
     if arrangement.cache_dtype not in IN_BLOCKS:
         return YES
     plan, device, _ = arrangement.parts[0]
-    nibbles = arrangement.cache_dtype == "q4_0"
-    if len(arrangement.parts) > 1 or device.kind not in (("cpu",) if nibbles else _WITH_Q8_0):
-        where = "one CPU" if nibbles else "one device: a CPU, an NVIDIA or AMD card, or one of WebGPU"
+    spread = arrangement.cache_dtype != "q8_0"  # rotated and in few bits
+    if len(arrangement.parts) > 1 or device.kind not in (("cpu",) if spread else _WITH_Q8_0):
+        where = "one CPU" if spread else "one device: a CPU, an NVIDIA or AMD card, or one of WebGPU"
         return no(f"a cache in {arrangement.cache_dtype} is for {where}")
     return plan.step_verdict(device, arrangement.cache_dtype)
 

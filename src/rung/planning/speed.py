@@ -88,7 +88,7 @@ _LAYER_CHUNK_SECONDS = 4e-3
 _VALUES_BORROWED = 2e8
 #: Time of keys and values in blocks as a share of those in float16: in q8_0 0.53 to 0.74 by the query heads of a key
 #: head, in q4_0 0.7 of that.
-_SHARES = {"q8_0": 0.7, "q4_0": 0.5}
+_SHARES = {"q8_0": 0.7, "q5_1": 0.6, "q4_0": 0.5}
 _FLOATS = ("f32", "f16", "bf16")
 #: Formats whose activations ``webgpu.int8`` does not round.
 _IN_FLOAT32 = (*_FLOATS, "nf4", "fp4")

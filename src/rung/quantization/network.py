@@ -17,7 +17,7 @@ from rung import formats
 from rung.formats.codec import Floats
 from rung.models.card import Decoder, ModelCard
 from rung.models.reader import Reader
-from rung.ops.decode_step.rope import Frequencies, in_nibbles, spread_evenly
+from rung.ops.decode_step.rope import SPREAD, Frequencies, spread_evenly
 
 #: Return the weights [rows, columns] of a role in f32, or None for those of the file.
 Override = Callable[[str], Floats | None]
@@ -37,7 +37,7 @@ _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 @dataclass(frozen=True)
 class Arithmetic:
     """How a program computes with weights that are as they are: ``cache`` is what keys and values are stored in (f32,
-    f16, q8_0, q4_0), ``inputs`` what enters weights in blocks (f32 or int8), ``floats`` what enters weights in 16
+    f16, q8_0, q5_1, q4_0), ``inputs`` what enters weights in blocks (f32 or int8), ``floats`` what enters weights in 16
     bits."""
 
     cache: str = "f32"
@@ -46,13 +46,13 @@ class Arithmetic:
 
     def stored(self, x: Tensor) -> Tensor:
         """Return keys or values [..., head_dim] as the cache has them."""
-        if self.cache == "q4_0":
-            return torch.from_numpy(spread_evenly(in_nibbles(spread_evenly(x.contiguous().numpy()))))
+        if self.cache in SPREAD:
+            return torch.from_numpy(spread_evenly(SPREAD[self.cache](spread_evenly(x.contiguous().numpy()))))
         return in_blocks(x, torch.float16) if self.cache == "q8_0" else _through(x, self.cache)
 
     def query(self, x: Tensor) -> Tensor:
         """Return queries [..., head_dim] as keys are multiplied with them: those in blocks with signed bytes."""
-        if self.cache == "q4_0":
+        if self.cache in SPREAD:
             turned = in_blocks(torch.from_numpy(spread_evenly(x.contiguous().numpy())), torch.float32)
             return torch.from_numpy(spread_evenly(turned.numpy()))
         return in_blocks(x, torch.float32) if self.cache == "q8_0" else x

@@ -37,7 +37,7 @@ from rung.quantization.network import EXACT, Arithmetic
 #: Tokens that are measured, and the length of a window of them: the context, within these bounds.
 TOKENS, _SHORTEST = 4096, 32
 #: Formats and caches that are tried: weights as they are stored, or decoded into f32, where inputs stay floats.
-WAYS = ((None, "q4_0"), (None, "q8_0"), (None, "f16"), (None, "f32"), ("f32", "f16"), ("f32", "f32"))
+WAYS = ((None, "q4_0"), (None, "q5_1"), (None, "q8_0"), (None, "f16"), (None, "f32"), ("f32", "f16"), ("f32", "f32"))
 #: Characters of text for a token, at least.
 _CHARACTERS = 6
 _VERSION = "1"

@@ -3,8 +3,8 @@ vectors.
 
 ``kind`` is a value whose type says what the rows hold: float32 for a float, float16 for an integer, bfloat16 for a
 truth value, signed bytes for None, and for an empty tuple 32 nibbles in 16 bytes, the first 16 in the low ones, which
-stand for -8 to 7. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16
-sums stay in registers.
+stand for -8 to 7; for a tuple of one such bytes and 32 fifth bits behind them, which stand for 0 to 31. Lengths are
+multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16 sums stay in registers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from numba.core.cgutils import alloca_once_value, for_range
 from numba.extending import intrinsic
 
 from rung.kernels.isa import generic as v
-from rung.kernels.isa.emit import I8, I32, I64, constant, load, plus
+from rung.kernels.isa.emit import I8, I16, I32, I64, call, constant, load, plus, splat
 from rung.kernels.isa.emit import store as write
 from rung.kernels.isa.products import packs_signed_bytes, remove_offset
 from rung.kernels.isa.registers import i32x16
 from rung.kernels.isa.vector import INT, VOID, instruction
+
+_TRUTHS = ir.VectorType(ir.IntType(1), v.LANES)
 
 
 def _width(kind: types.Type) -> int:
@@ -32,7 +34,14 @@ def _width(kind: types.Type) -> int:
 
 def _bytes(kind: types.Type, vectors: int) -> int:
     """Bytes of 16 ``vectors`` values."""
-    return v.LANES * vectors // 2 if isinstance(kind, types.BaseTuple) else v.LANES * vectors * _width(kind)
+    if isinstance(kind, types.BaseTuple):
+        return v.LANES * vectors * _bits(kind) // 8
+    return v.LANES * vectors * _width(kind)
+
+
+def _bits(kind: Any) -> int:
+    """Bits of a code of a cache in blocks."""
+    return 8 if isinstance(kind, types.NoneType) else 4 + len(kind)
 
 
 def _read(b: ir.IRBuilder, address: ir.Value, kind: types.Type) -> ir.Value:
@@ -48,10 +57,26 @@ def _read_some(b: ir.IRBuilder, address: ir.Value, kind: types.Type, vectors: in
         return [_read(b, plus(b, address, v.LANES * _width(kind) * j), kind) for j in range(vectors)]
     found = []
     for pair in range(vectors // 2):
-        both = b.zext(load(b, plus(b, address, v.LANES * pair), ir.VectorType(I8, v.LANES)), v.I32S)
-        for codes in (b.and_(both, constant(v.I32S, 15)), b.lshr(both, constant(v.I32S, 4))):
-            found.append(b.sitofp(b.sub(codes, constant(v.I32S, 8)), v.F32S))
+        at = plus(b, address, _bytes(kind, 2) * pair)
+        both = b.zext(load(b, at, ir.VectorType(I8, v.LANES)), v.I32S)
+        for part, codes in enumerate((b.and_(both, constant(v.I32S, 15)), b.lshr(both, constant(v.I32S, 4)))):
+            if _bits(kind) == 5:
+                fifth = b.bitcast(load(b, plus(b, at, v.LANES + 2 * part), I16), _TRUTHS)
+                codes = b.or_(codes, b.shl(b.zext(fifth, v.I32S), constant(v.I32S, 4)))
+            else:
+                codes = b.sub(codes, constant(v.I32S, 8))
+            found.append(b.sitofp(codes, v.F32S))
     return found
+
+
+@intrinsic
+def code_bytes(typing_context, count, kind):
+    """Bytes of so many codes of a cache in blocks."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
+        return b.sdiv(b.mul(values[0], I64(_bits(kind))), I64(8))
+
+    return INT(INT, kind), generate
 
 
 @intrinsic
@@ -93,6 +118,29 @@ def store_columns(b, address, value):
 def store_nibble_columns(b, address, value):
     """The same of bytes that hold two codes each, as rows of nibbles are packed."""
     _write_columns(b, address, b.bitcast(b.trunc(value, ir.VectorType(I8, v.LANES)), ir.VectorType(I32, 4)))
+
+
+@instruction(VOID, INT, i32x16, i32x16)
+def store_fifth_columns(b, address, first, second):
+    """The fifth bits of 32 codes of a row, as rows of five bits are packed: behind those bytes."""
+    by = [8 * (lane % 4) + lane // 4 for lane in range(v.LANES)]
+    fifth = [b.lshr(codes, constant(v.I32S, 4)) for codes in (first, second)]
+    moved = b.shl(fifth[0], constant(v.I32S, by)), b.shl(fifth[1], constant(v.I32S, [4 + each for each in by]))
+    write(b, address, call(b, "llvm.vector.reduce.or.v16i32", I32, [b.or_(*moved)]))
+
+
+@instruction(VOID, INT, i32x16)
+def store_fifth_bits(b, address, value):
+    """The fifth bits of 16 codes, a bit for each."""
+    write(b, address, b.bitcast(b.trunc(b.lshr(value, constant(v.I32S, 4)), _TRUTHS), I16))
+
+
+@instruction(v.f32x16, v.f32x16, INT)
+def first_lanes(b, x, count):
+    """x in the first ``count`` lanes, 0 in others."""
+    limit = splat(b, b.trunc(count, I32), v.LANES)
+    seen = b.icmp_signed("<", constant(v.I32S, range(v.LANES)), limit)
+    return b.select(seen, x, constant(v.F32S, 0.0))
 
 
 def _write_columns(b: ir.IRBuilder, address: ir.Value, codes: ir.Value) -> None:

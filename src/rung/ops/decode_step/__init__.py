@@ -86,7 +86,7 @@ def check_glue(case: Case, device: Device) -> Verdict:
 def check_step(case: Case, device: Device) -> Verdict:
     """Accept cases that ``check_glue`` accepts and whose linears all have a kernel for single rows.
 
-    Only compiled functions read a cache in q8_0 or q4_0, whose heads have a multiple of 32 values.
+    Only compiled functions read a cache in q8_0, q5_1 or q4_0, whose heads have a multiple of 32 values.
     """
     if case.format in IN_BLOCKS:
         if case.options["head_dim"] % 32:

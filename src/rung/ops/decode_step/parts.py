@@ -74,7 +74,7 @@ class Attend(Protocol):
 
 class LayerLayout(NamedTuple):
     """How a layer lies in a cache: the group whose block tables name its blocks, and bytes in a block: before the
-    layer, from its keys to its values, between its heads, and between positions (in q8_0 and q4_0 of values alone:
+    layer, from its keys to its values, between its heads, and between positions (in blocks of 32 of values alone:
     ``rung.kernels.cpu.decode.attend_q8_0``)."""
 
     group: int
@@ -85,8 +85,8 @@ class LayerLayout(NamedTuple):
 
 
 class Pool(Protocol):
-    """The memory of caches: blocks of ``block`` positions, f32, f16, q8_0 or q4_0, which sequences of up to ``context``
-    tokens take.
+    """The memory of caches: blocks of ``block`` positions, f32, f16, q8_0, q5_1 or q4_0, which sequences of up to
+    ``context`` tokens take.
 
     Layers that see the same positions on the same device are a group, and have a block table of a sequence in common.
     """

@@ -1,5 +1,5 @@
 """Rotary position embedding: tables of a few positions, and their application in place; and the rotation of heads that
-are stored in nibbles."""
+are stored in 4 or 5 bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.formats.codec import Floats, half
-from rung.formats.search import CACHE_SHIFTS, codes_of, symmetric
+from rung.formats.search import CACHE_SHIFTS, codes_of, inverse, symmetric
 from rung.models.card import Rope
 
 if TYPE_CHECKING:
@@ -92,7 +92,24 @@ def in_nibbles(x: Floats) -> Floats:
     """Return rotated keys or values [..., D] as a cache in q4_0 holds them: f32 of codes and float16 steps of 32."""
     blocks = np.ascontiguousarray(x.reshape(-1, 32).T)
     with np.errstate(divide="ignore"):
-        scale, inverse = half(symmetric(blocks, 8, CACHE_SHIFTS)[0])
-    codes = codes_of(blocks, inverse, -8, 7, np.empty_like(blocks))
+        scale, factor = half(symmetric(blocks, 8, CACHE_SHIFTS)[0])
+    codes = codes_of(blocks, factor, -8, 7, np.empty_like(blocks))
     found: Floats = (codes * scale.astype(np.float32)).T.reshape(x.shape)
     return found
+
+
+def in_five_bits(x: Floats) -> Floats:
+    """Return rotated keys or values [..., D] as a cache in q5_1 holds them: f32 of codes, and float16 steps and minima
+    of 32."""
+    blocks = x.reshape(-1, 32)
+    low, high = blocks.min(axis=1, keepdims=True), blocks.max(axis=1, keepdims=True)
+    ends = low.clip(-65504, 65504), high / 31 - low / 31
+    base, scale = (each.astype(np.float16).astype(np.float32) for each in ends)
+    with np.errstate(divide="ignore"):
+        codes = np.clip(np.rint((blocks - base) * inverse(scale)), 0, 31)
+    found: Floats = (codes * scale + base).reshape(x.shape)
+    return found
+
+
+#: How caches hold what is rotated by ``spread_evenly`` first.
+SPREAD = {"q4_0": in_nibbles, "q5_1": in_five_bits}

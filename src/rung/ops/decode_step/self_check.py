@@ -20,7 +20,7 @@ from rung.models.decoder_memory import code_bytes, row_bytes
 from rung.ops import LADDERS
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
-from rung.ops.decode_step.rope import in_nibbles, spread_evenly
+from rung.ops.decode_step.rope import SPREAD, spread_evenly
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import columns_of, compare, compare_scale, on
 from rung.ops.proof import weights as weights_of
@@ -158,7 +158,7 @@ class _Parts:
 
 
 #: How much of a row's deviation single logits may differ by, and all of them, with caches in blocks.
-_BLOCKS = {"q8_0": (0.3, 0.02), "q4_0": (0.8, 0.05)}
+_BLOCKS = {"q8_0": (0.3, 0.02), "q5_1": (0.5, 0.04), "q4_0": (0.8, 0.05)}
 #: Caches that one check has.
 _CACHES = 7
 
@@ -230,8 +230,8 @@ class TinyCache:
             for row, heads in enumerate(new, start):
                 if self.dtype == "q8_0":
                     heads = self._rounded(np.ascontiguousarray(heads))
-                elif self.dtype == "q4_0":
-                    heads = spread_evenly(in_nibbles(spread_evenly(np.ascontiguousarray(heads))))
+                elif self.dtype in SPREAD:
+                    heads = spread_evenly(SPREAD[self.dtype](spread_evenly(np.ascontiguousarray(heads))))
                 self._values[::-1][row // self.block, layer, which, :, row % self.block] = heads
 
     def _rounded(self, heads: Floats) -> Floats:

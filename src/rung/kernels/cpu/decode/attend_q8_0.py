@@ -1,4 +1,4 @@
-"""Caches in q8_0 and q4_0: how they are written, and attention of a few query rows over them.
+"""Caches in q8_0, q5_1 and q4_0: how they are written, and attention of a few query rows over them.
 
 32 values of a key or a value are signed bytes and a float16 that they are multiplied with, the same as
 ``rung.formats`` makes of them. A head has them in the order in which they are multiplied:
@@ -15,6 +15,10 @@ In q4_0 codes are nibbles, 9 bytes for 16 values: keys lie as ``pack.layouts.Q4_
 two of 32, 16 apart. Keys and values are rotated by a Hadamard matrix before (QuaRot, arXiv:2404.00456), so that no
 dimension is much larger than others; queries are, too, and results are rotated back. Of SmolLM2 a cache that is not
 rotated costs three times the KL, and one whose scales are not searched for 1.15 times.
+
+In q5_1 codes have a fifth bit, and beside the scale stands what is taken from all values, 12 bytes for 16 values: keys
+lie as ``pack.layouts`` has ``cache_q5_1``; of values 20 bytes have the codes of 32, and behind the scales of all
+positions stand the minima. They are rotated, too. A search for scales gains nothing there.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from rung.kernels.cpu.decode.cache_layout import (
 )
 from rung.kernels.cpu.decode.elementwise import spread_evenly
 from rung.kernels.cpu.gemm.microkernel import multiply_groups
-from rung.kernels.isa.codes import join_bits, nearest, signed, smaller, to_half, whole
+from rung.kernels.isa.codes import join_bits, nearest, part, signed, smaller, to_half, whole
 from rung.kernels.isa.generic import (
     add,
     larger,
@@ -53,11 +57,21 @@ from rung.kernels.isa.generic import (
     read_int,
     spread,
     store,
+    subtract,
     total,
     write_float,
+    zero,
 )
 from rung.kernels.isa.registers import largest_magnitude, store_low_bytes
-from rung.kernels.isa.rows import mix, store_columns, store_nibble_columns
+from rung.kernels.isa.rows import (
+    code_bytes,
+    first_lanes,
+    mix,
+    store_columns,
+    store_fifth_bits,
+    store_fifth_columns,
+    store_nibble_columns,
+)
 from rung.kernels.isa.scalar import call_address, write_half
 
 _HALF, _ONE, _MOST = np.float32(0.5), np.float32(1.0), np.float32(127.0)
@@ -67,6 +81,10 @@ _NORMAL, _STEPS, _STEP = np.float32(2.0**-14), np.float32(2.0**24), np.float32(2
 _UNIT, _CODES = 544, 32
 #: The same in q4_0, and the ends of its codes.
 _NARROW_UNIT, _LOWEST, _HIGHEST = 288, np.float32(-8.0), np.float32(7.0)
+#: The same in q5_1, whose header has scales and minima, and its largest code.
+_FIVE_UNIT, _FIVE_CODES, _FIVE_MOST = 384, 64, np.float32(31.0)
+#: What half of a range is multiplied by for its scale there, and the largest float16.
+_PART, _LARGEST = np.float32(2 / 31), np.float32(65504.0)
 #: Codes of the largest value that are tried, counted from the lowest code down.
 _SHIFTS = tuple(np.float32(shift) for shift in CACHE_SHIFTS)
 #: Bytes of a quantized query for 32 values: the codes, their scale and their sum.
@@ -101,9 +119,9 @@ def write_key(head, at, key, size):
     unit = head + at // 16 * 17 * size
     for j in range(0, 4 * size, 128):
         factor = _factor(key + j, unit + 2 * (at % 16))
-        for part in range(2):
-            address = unit + _CODES + 256 * part + 4 * (at % 16)
-            store_columns(address, _codes(key + j + 64 * part, factor))
+        for half in range(2):
+            address = unit + _CODES + 256 * half + 4 * (at % 16)
+            store_columns(address, _codes(key + j + 64 * half, factor))
         unit += _UNIT
 
 
@@ -113,8 +131,8 @@ def write_value(head, block, at, value, size):
     scale = head + block * size + 2 * at
     for j in range(0, size, 32):
         factor = _factor(value + 4 * j, scale)
-        for part in range(0, 32, 16):
-            store_low_bytes(head + at * size + j + part, _codes(value + 4 * (j + part), factor))
+        for first in range(0, 32, 16):
+            store_low_bytes(head + at * size + j + first, _codes(value + 4 * (j + first), factor))
         scale += 2 * block
 
 
@@ -175,16 +193,74 @@ def write_narrow_value(head, block, at, value, size):
 
 
 @numba.njit(**OPTIONS)
-def _code_bytes(size, kind):
-    """Bytes of the codes of so many values; as in ``isa.rows`` the kind is None for q8_0 and an empty tuple for
-    q4_0."""
-    return size if kind is None else size // 2
+def _line(values, scale, minimum):
+    """Write the float16 scale of 32 values, and what is taken from all of them; the latter, and 1 / scale."""
+    x, y, negative = load(values), load(values + 64), spread(-_ONE)
+    high, taken = largest(larger(x, y)), largest(larger(multiply(x, negative), multiply(y, negative)))
+    size = largest(to_half(spread((high * _HALF + taken * _HALF) * _PART)))
+    if taken > _LARGEST:
+        taken = _LARGEST
+    elif taken < -_LARGEST:
+        taken = -_LARGEST
+    taken = largest(to_half(spread(taken)))
+    write_half(scale, size)
+    write_half(minimum, taken)
+    return taken, np.float32(0) if size == 0 else _ONE / size
+
+
+@numba.njit(**OPTIONS)
+def _fives(values, taken, factor):
+    """16 codes of q5_1."""
+    code = nearest(multiply(add(load(values), spread(taken)), spread(factor)))
+    return whole(smaller(larger(code, zero()), spread(_FIVE_MOST)))
+
+
+@numba.njit(**OPTIONS)
+def write_five_key(head, at, key, size):
+    """Do as ``write_key`` in q5_1."""
+    unit = head + at // 16 * 12 * size
+    for j in range(0, 4 * size, 128):
+        scale, codes = unit + 2 * (at % 16), unit + _FIVE_CODES + 4 * (at % 16)
+        taken, factor = _line(key + j, scale, scale + 32)
+        first, second = _fives(key + j, taken, factor), _fives(key + j + 64, taken, factor)
+        store_nibble_columns(codes, join_bits(part(first, 0, 15), second, 4))
+        store_fifth_columns(codes + 256, first, second)
+        unit += _FIVE_UNIT
+
+
+@numba.njit(**OPTIONS)
+def write_five_value(head, block, at, value, size):
+    """Do as ``write_value`` in q5_1."""
+    scale = head + block * size * 5 // 8 + 2 * at
+    for j in range(0, size, 32):
+        codes = head + (at * size + j) * 5 // 8
+        taken, factor = _line(value + 4 * j, scale, scale + block * size // 16)
+        first, second = _fives(value + 4 * j, taken, factor), _fives(value + 4 * j + 64, taken, factor)
+        store_low_bytes(codes, join_bits(part(first, 0, 15), second, 4))
+        store_fifth_bits(codes + 16, first)
+        store_fifth_bits(codes + 18, second)
+        scale += 2 * block
+
+
+@numba.njit(**OPTIONS)
+def _offset(kind):
+    """How far codes lie above what they stand for; as in ``isa.rows`` the kind is None for q8_0, an empty tuple for
+    q4_0 and a tuple of one for q5_1, whose products are corrected by minima."""
+    if kind is None:
+        return 128
+    return 8 * (1 - len(kind))
+
+
+@numba.njit(**OPTIONS)
+def _header_bytes(size, kind):
+    """Bytes of scales, and minima, of 16 keys."""
+    return 2 * size if _offset(kind) == 0 else size
 
 
 @numba.njit(**OPTIONS)
 def _quantize(query, apart, rows, panels, tile, size, scale, kernel, kind):
     """Quantize queries, ``tile`` to a panel, and multiply their scales by ``scale``."""
-    offset = 128 if kind is None else 8
+    offset = _offset(kind)
     units = size // 32
     for first in range(0, rows, tile):
         count = min(tile, rows - first)
@@ -193,13 +269,15 @@ def _quantize(query, apart, rows, panels, tile, size, scale, kernel, kind):
             for number in range(count):
                 at = panels + 32 * tile + 4 * number
                 write_float(at, read_float(at) * scale)
+                if offset == 0:
+                    write_float(at + 4 * tile, read_float(at + 4 * tile) * scale)
             panels += _QUERY * tile
 
 
 @numba.njit(**OPTIONS)
 def _scores(panels, tile, key, size, out, row, rows, count, ahead, kind):
     """Products of queries with ``count`` keys, up to whole groups of 16; memory ``ahead`` bytes on is prefetched."""
-    units, group = size // 32, size + 16 * _code_bytes(size, kind)
+    units, group = size // 32, _header_bytes(size, kind) + 16 * code_bytes(size, kind)
     for s in range(0, count, 16):
         ask_for(key + ahead, group)
         for first in range(0, rows, tile):
@@ -218,12 +296,47 @@ def _multiply(tile, key, group, panel, units, to, row, left, kind):
             multiply_groups("q8_0", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
         else:
             multiply_groups("q8_0", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+    elif len(kind):
+        _multiply_fives(tile, key, group, panel, units, to, row, left)
     elif tile == 1:
         multiply_groups("q4_0", 1, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     elif tile == 2:
         multiply_groups("q4_0", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     else:
         multiply_groups("q4_0", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+
+
+@numba.njit(**OPTIONS)
+def _multiply_fives(tile, key, group, panel, units, to, row, left):
+    """The same in q5_1."""
+    if tile == 1:
+        multiply_groups("cache_q5_1", 1, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+    elif tile == 2:
+        multiply_groups("cache_q5_1", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+    else:
+        multiply_groups("cache_q5_1", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+
+
+@numba.njit(**OPTIONS)
+def _add_minima(minima, size, block, weights, row, rows, count, sums):
+    """Add up to ``_PIECE`` minima times the weights to the sums [rows, size / 32] of rows, 16 positions at a time from
+    a position that 16 divides: what is added does not depend on where pieces begin."""
+    for number in range(rows):
+        for unit in range(size // 32):
+            to = sums + 4 * (number * (size // 32) + unit)
+            for s in range(0, count, 16):
+                product = multiply(load(weights + row * number + 4 * s), load_half(minima + 2 * (unit * block + s)))
+                write_float(to, read_float(to) + total(first_lanes(product, count - s)))
+
+
+@numba.njit(**OPTIONS)
+def _take_minima(out, apart, rows, size, sums):
+    """Take the sums from the results."""
+    for number in range(rows):
+        for unit in range(size // 32):
+            taken, to = spread(read_float(sums + 4 * (number * (size // 32) + unit))), out + apart * number + 128 * unit
+            for j in range(0, 128, 64):
+                store(to + j, subtract(load(to + j), taken))
 
 
 @numba.njit(**OPTIONS)
@@ -238,9 +351,9 @@ def _scale_weights(weights, row, rows, scales, count, out):
 @numba.njit(**OPTIONS)
 def _mix(value, size, scales, block, weights, row, rows, count, out, apart, ahead, scaled, kind):
     """Add up to ``_PIECE`` values times the weights to the results, 32 dimensions of all rows at a time."""
-    stride = _code_bytes(size, kind)
+    stride = code_bytes(size, kind)
     for j in range(0, size, 32):
-        codes = value + _code_bytes(j, kind)
+        codes = value + code_bytes(j, kind)
         _scale_weights(weights, row, rows, scales, count, scaled)
         if rows == 1:
             mix(codes, stride, scaled, 4 * _PIECE, count, out + 4 * j, apart, ahead, kind, 1, 2)
@@ -256,8 +369,8 @@ def _mix(value, size, scales, block, weights, row, rows, count, out, apart, ahea
 @numba.njit(**OPTIONS)
 def _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, kind):
     block, size, window = read_int(cache + BLOCK), read_int(cache + SIZE), read_int(cache + WINDOW)
-    floats, stride = read_int(cache + FLOATS), _code_bytes(size, kind)
-    group = size + 16 * stride
+    floats, stride = read_int(cache + FLOATS), code_bytes(size, kind)
+    group = _header_bytes(size, kind) + 16 * stride
     at = read_int(cache + LAYER) + head * read_int(cache + HEAD)
     start = max(0, position + 1 - window) // 16 * 16 if window > 0 else 0
     end = position + step * (rows - 1) + 1
@@ -278,6 +391,9 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
         s += count
     weigh_rows(scores, row, rows, position, step, start, window, wide, read_float(floats + 8))
     clear_rows(out, out_apart, rows, size)
+    sums = panels  # of minima; queries are not needed any more
+    for at_sum in range(0, 4 * rows * (size // 32), 4):
+        write_float(sums + at_sum, np.float32(0))
     s = start
     while s < end:
         count = min(end - s, block - s % block, _PIECE)
@@ -286,7 +402,11 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
         after = read_int(table + 8 * (s // block + 1)) + values if s // block < (end - 1) // block else value
         weights = scores + 4 * (s - start)
         _mix(value, size, scales, block, weights, row, rows, count, out, out_apart, after - value, scaled, kind)
+        if _offset(kind) == 0:
+            _add_minima(scales + block * size // 16, size, block, weights, row, rows, count, sums)
         s += count
+    if _offset(kind) == 0:
+        _take_minima(out, out_apart, rows, size, sums)
     divide_rows(out, out_apart, rows, size, scores + rows * row)
 
 
@@ -300,5 +420,13 @@ def attend_q8_0(query, apart, out, out_apart, rows, position, step, table, head,
 def attend_q4_0(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
     """Attention over a cache in q4_0, whose queries are rotated; see ``attend_rows``."""
     _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, ())
+    for row in range(rows):
+        spread_evenly(out + out_apart * row, read_int(cache + SIZE))
+
+
+@kernel(11)
+def attend_q5_1(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+    """Attention over a cache in q5_1, whose queries are rotated; see ``attend_rows``."""
+    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, (1,))
     for row in range(rows):
         spread_evenly(out + out_apart * row, read_int(cache + SIZE))

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
-from rung.kernels.cpu.decode.attend_q8_0 import attend_q4_0, attend_q8_0
+from rung.kernels.cpu.decode.attend_q8_0 import attend_q4_0, attend_q5_1, attend_q8_0
 from rung.kernels.cpu.decode.cache_layout import (
     ATTEND,
     BLOCK,
@@ -132,6 +132,7 @@ attend_rows: dict[str, Kernel] = {
     "f16": attend_f16,
     "bf16": attend_bf16,
     "q8_0": attend_q8_0,
+    "q5_1": attend_q5_1,
     "q4_0": attend_q4_0,
 }
 

@@ -8,7 +8,14 @@ import numba
 import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
-from rung.kernels.cpu.decode.attend_q8_0 import write_key, write_narrow_key, write_narrow_value, write_value
+from rung.kernels.cpu.decode.attend_q8_0 import (
+    write_five_key,
+    write_five_value,
+    write_key,
+    write_narrow_key,
+    write_narrow_value,
+    write_value,
+)
 from rung.kernels.cpu.decode.cache_layout import BLOCK, FLOATS, HEAD, LAYER, ROW, SIZE, VALUES
 from rung.kernels.cpu.decode.elementwise import norm, rotate, spread_evenly
 from rung.kernels.isa.generic import fetch_add, load, read_float, read_int
@@ -106,9 +113,10 @@ def rope_and_store_q8_0(words, thread, threads):
         head, at, _, key, value = _turned(words)
 
 
-@kernel(3)
-def rope_and_store_q4_0(words, thread, threads):
-    """See ``rope_and_store_kv``; all three are rotated once more, so that no dimension is larger than others."""
+@numba.njit(**OPTIONS)
+def _rope_and_store_spread(words, kind):
+    """Rotate all three once more, so that no dimension is larger than others; kinds are those of
+    ``attend_q8_0``."""
     cache, group = read_int(words + _CACHE), read_int(words + _GROUP)
     size, apart, block = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + BLOCK)
     head, at, query, key, value = _turned(words)
@@ -117,9 +125,25 @@ def rope_and_store_q4_0(words, thread, threads):
             spread_evenly(query + 4 * size * number, size)
         spread_evenly(key, size)
         spread_evenly(value, size)
-        write_narrow_key(head, at, key, size)
-        write_narrow_value(head + apart, block, at, value, size)
+        if len(kind):
+            write_five_key(head, at, key, size)
+            write_five_value(head + apart, block, at, value, size)
+        else:
+            write_narrow_key(head, at, key, size)
+            write_narrow_value(head + apart, block, at, value, size)
         head, at, query, key, value = _turned(words)
+
+
+@kernel(3)
+def rope_and_store_q5_1(words, thread, threads):
+    """See ``rope_and_store_kv``."""
+    _rope_and_store_spread(words, (1,))
+
+
+@kernel(3)
+def rope_and_store_q4_0(words, thread, threads):
+    """See ``rope_and_store_kv``."""
+    _rope_and_store_spread(words, ())
 
 
 #: By dtype of the cache: norm and rotate q and k in place, and write k and v into the cache; see ``StoreWord``.
@@ -127,5 +151,6 @@ rope_and_store_kv: dict[str, Kernel] = {
     "f32": rope_and_store_f32,
     "f16": rope_and_store_f16,
     "q8_0": rope_and_store_q8_0,
+    "q5_1": rope_and_store_q5_1,
     "q4_0": rope_and_store_q4_0,
 }

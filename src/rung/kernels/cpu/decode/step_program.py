@@ -136,7 +136,7 @@ def cache_words(layout: tuple[int, ...], dtype: str, size: int, window: int | No
     words[: len(layout)] = layout
     words[CacheWord.SIZE], words[CacheWord.WINDOW] = size, window or 0
     words[CacheWord.FLOATS], words[CacheWord.ATTEND] = address(floats), attention.attend_rows[dtype].address
-    if dtype in ("q8_0", "q4_0"):
+    if dtype in ("q8_0", "q5_1", "q4_0"):
         words[CacheWord.QUANTIZE] = product.quantize("f32").address
         words[CacheWord.TILE] = min(QUAD, target.level().tile)
     return words

@@ -69,6 +69,10 @@ class Tile:
         if layout.codes == "byte":
             return self.read(p, header + 64 * index, I32)
         code = self._nibbles(self.read(p, header + 64 * (index % 4), I32), index, codebook)
+        if layout.codes == "five":
+            plane, by = self.read(p, header + 256, I32), 4 - index
+            moved = v.shift_left(b, plane, by) if by > 0 else v.shift_right(b, plane, -by) if by < 0 else plane
+            return b.or_(code, v.mask_bytes(b, moved, 0x10))
         if layout.codes == "six":
             plane, pair = self.read(p, header + 256 + 64 * (index // 4), I32), index % 4
             moved = v.shift_right(b, plane, 2) if pair == 3 else v.shift_left(b, plane, 4 - 2 * pair)
@@ -101,7 +105,7 @@ class Tile:
         """The scales and minima of the parts of a unit, float32; ``block`` is what its block brings."""
         b, layout = self.b, self.layout
         if layout.unit_header == 0:
-            return block, []
+            return block[: layout.parts], block[layout.parts :]
         if layout.scale == "f32":
             both = [self.read(p, 64 * j, F32) for j in range(layout.unit_header // 64)]
             return both[: layout.parts], both[layout.parts :]

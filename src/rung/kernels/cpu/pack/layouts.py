@@ -7,6 +7,7 @@ follow each other along the row; before each stands what belongs to it alone (``
 
 - ``nibble``: 4 vectors; of a byte the low nibble is a column of the unit's first half, the high one of its second.
 - ``six``: the same for the low four bits, then 2 vectors with the high two bits of 4 columns a byte.
+- ``five``: the same, then 1 vector with the fifth bits of 8 columns a byte, that of vector i at bit i.
 - ``byte``: 8 vectors; a whole byte is 128 above the weight's own, but on ARM, where bytes are signed.
 - ``flipped``: for a processor that multiplies magnitudes only, in a cache for a while: for each part 16 int32 that
   flipped bits take from a sum, then for each of 8 vectors the magnitudes of its codes, and which of them are negative.
@@ -23,7 +24,7 @@ from rung.core.types import Format
 HUGE = 2 << 20
 ROWS = 16
 UNIT = 32
-_CODE_BYTES = {"nibble": 256, "six": 384, "byte": 512}
+_CODE_BYTES = {"nibble": 256, "five": 320, "six": 384, "byte": 512}
 _SCALE_BYTES = {"f16": 0, "f32": 64, "u6": 16, "i8": 16, "none": 0}
 
 
@@ -31,10 +32,11 @@ _SCALE_BYTES = {"f16": 0, "f32": 64, "u6": 16, "i8": 16, "none": 0}
 class Layout:
     """One way to lay weights out; see the module.
 
-    ``codes`` are nibble, six or byte; ``table``: they index a codebook of 16 signed bytes. ``scale`` says how the
-    scales of ``group`` columns are stored: f16 (one a block), f32, u6 and i8 (integers times an f16 of the block),
-    f32 of the block, or none (one f32 a row). ``minimum``: an offset is added to each group. ``offset`` is what the
-    unsigned codes are above the weights' own; ``largest`` is the largest code where codes do not fill their bits.
+    ``codes`` are nibble, five, six or byte; ``table``: they index a codebook of 16 signed bytes. ``scale`` says how the
+    scales of ``group`` columns are stored: f16 (one a block, with a minimum behind it), f32, u6 and i8 (integers times
+    an f16 of the block), f32 of the block, or none (one f32 a row). ``minimum``: an offset is added to each group.
+    ``offset`` is what the unsigned codes are above the weights' own; ``largest`` is the largest code where codes do not
+    fill their bits.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Layout:
     def block_header(self) -> int:
         """Bytes before a block of a group of rows."""
         if self.scale in ("u6", "i8", "f16"):
-            return 64 if self.scale == "u6" else 32
+            return 64 if self.minimum else 32
         return 64 if self.scale == "f32" and self.group > UNIT else 0
 
     @property
@@ -172,6 +174,9 @@ LAYOUTS: dict[str, Layout] = {
         for block in (64, 128, 256, 512, 1024, 2048, 4096)
     },
 }
+
+#: Keys of a cache, 16 positions of a head as rows; no weights lie so.
+LAYOUTS["cache_q5_1"] = Layout("cache_q5_1", "five", "f16", minimum=True, largest=31)
 
 
 def stays_stored(format: Format) -> bool:
