@@ -4,8 +4,8 @@
 
 ORIGINAL is a GGUF file in f32 or bf16 (``originals.py``). Both programs see the same text; the KL of both files is
 measured on text of the same kinds that neither saw, in exact arithmetic on the decoded weights, and with ``--judge`` by
-llama-perplexity too, which quantizes activations. A cell says how many matrices are no K-quants because blocks of 256
-do not divide their rows.
+llama-perplexity too, which quantizes activations: what blocks of 32 and of 256 of them cost alone is printed. A cell
+says how many matrices are no K-quants because blocks of 256 do not divide their rows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.kernels.cpu import target
 from rung.models.lookup import find_card
 from rung.quantization.divergence import Reference
+from rung.quantization.network import Arithmetic
 from rung.quantization.text import windows
 
 NAMES = ("Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_K_M", "IQ4_XS")
@@ -49,13 +50,14 @@ def call(program: Path, *arguments: Any) -> str:
 class Judge:
     """llama-perplexity with the logits of the original."""
 
-    def __init__(self, build: Path, original: str, text: Path, folder: Path) -> None:
+    def __init__(self, build: Path, original: str, text: Path, folder: Path, threads: int) -> None:
         self.program, self.text, self.base = build / "llama-perplexity", text, folder / "base.kld"
-        call(self.program, "-m", original, "-f", text, "-c", 512, "-t", 2, "--kl-divergence-base", self.base)
+        self.threads = threads
+        call(self.program, "-m", original, "-f", text, "-c", 512, "-t", threads, "--kl-divergence-base", self.base)
 
     def kl(self, file: Path) -> float:
         """Return the mean KL of a file."""
-        options = ("-c", 512, "-t", 2, "--kl-divergence-base", self.base, "--kl-divergence")
+        options = ("-c", 512, "-t", self.threads, "--kl-divergence-base", self.base, "--kl-divergence")
         said = call(self.program, "-m", file, "-f", self.text, *options)
         found = re.search(r"Mean\s+KLD:\s*([0-9.eE+-]+)", said)
         if found is None:
@@ -71,8 +73,9 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=NAMES)
     parser.add_argument("--results", type=Path, required=True, help="JSON; cells that it has are not measured again")
     parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
-    target.configure(2)
+    target.configure(given.threads)
     card = find_card(given.original, offline=True)
     with tempfile.TemporaryDirectory(dir=Path(given.original).parent) as place:
         folder = Path(place)
@@ -80,12 +83,28 @@ def main() -> None:
         text.write_text(mixed("calibration", _CHARACTERS))
         other.write_text(mixed("held-out", _CHARACTERS))
         began = time.monotonic()
-        found = Calibration(card, text, 2, lambda label, done, total: None)
+        found = Calibration(card, text, given.threads, lambda label, done, total: None)
         print(f"statistics and options of rung: {time.monotonic() - began:.0f} s", flush=True)
         importance = folder / "imatrix.gguf"
-        call(given.llama_cpp / "llama-imatrix", "-m", given.original, "-f", text, "-o", importance, "-c", 512, "-t", 2)
+        call(
+            given.llama_cpp / "llama-imatrix",
+            "-m",
+            given.original,
+            "-f",
+            text,
+            "-o",
+            importance,
+            "-c",
+            512,
+            "-t",
+            given.threads,
+        )
         reference = Reference(card, windows(Tokenizer.from_card(card), other.read_text(), 512, _TOKENS))
-        judge = Judge(given.llama_cpp, given.original, other, folder) if given.judge else None
+        if given.judge:
+            for count in (32, 256):
+                kl = reference.computed(Arithmetic(inputs=f"int8:{count}")).divergence
+                print(f"inputs of all weights in blocks of {count}, weights as they are: KL {kl:.5f}", flush=True)
+        judge = Judge(given.llama_cpp, given.original, other, folder, given.threads) if given.judge else None
         known = json.loads(given.results.read_text()) if given.results.exists() else {}
         for name in given.names:
             if name not in known:
@@ -115,9 +134,9 @@ def cell(
 ) -> tuple[int, float, float]:
     """Print one row and return the bytes and both KL."""
     theirs, ours = folder / f"{name}-llama.gguf", folder / f"{name}-rung.gguf"
-    call(given.llama_cpp / "llama-quantize", "--imatrix", importance, given.original, theirs, name, 2)
+    call(given.llama_cpp / "llama-quantize", "--imatrix", importance, given.original, theirs, name, given.threads)
     job, choice = budgeted(found, Budget(size=theirs.stat().st_size), {})
-    write(job, ours, 2)
+    write(job, ours, given.threads)
     cards = [find_card(str(file), offline=True) for file in (theirs, ours)]
     kl = [reference.compare(card).divergence for card in cards]
     plain = sum(len(each.shape) > 1 and not each.format.endswith("_k") for each in cards[0].tensors)

@@ -59,6 +59,28 @@ def test_a_choice_is_the_best_of_all_mixtures_of_its_size(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_rounded_inputs_count_within_a_size_and_not_within_a_kl(seed):
+    rng = np.random.default_rng(seed)
+    plain = random_options(seed)
+    options = {
+        role: [replace(each, inputs=float(rng.exponential() / each.bytes)) for each in listed]
+        for role, listed in plain.items()
+    }
+    joined = {
+        role: [replace(each, divergence=each.divergence + each.inputs, inputs=0.0) for each in listed]
+        for role, listed in options.items()
+    }
+    room = sum(sorted(each.bytes for each in listed)[2] for listed in options.values())
+    found = choose(options, room, None)
+    assert found.formats == choose(joined, room, None).formats
+    of_role = {role: {each.format: each for each in listed} for role, listed in plain.items()}
+    assert found.divergence == pytest.approx(sum(of_role[role][fmt].divergence for role, fmt in found.formats.items()))
+    goal = choose(plain, room, None).divergence
+    assert choose(options, None, goal) == choose(plain, None, goal)
+    assert choose_both(options, room, goal, 0) == choose_both(plain, room, goal, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_a_choice_by_time_is_the_fastest_of_its_kl(seed):
     """No mixture of as little KL is faster."""
     rng = np.random.default_rng(seed)
@@ -293,6 +315,9 @@ def test_expected_and_measured_agree_on_text_that_nothing_was_chosen_by(seed, mo
     found = Calibration(card, model / "text.txt", 1, lambda label, done, total: None)
     parts = [{tuple(each) for each in part.tolist()} for part in (found.chosen_by, found.corrected_by, found.held_out)]
     assert all(parts)
+    wide = {each.format.block: each.inputs for each in found.options["layers.0.down"]}
+    assert 0 < wide[32] < wide[256]
+    assert len({each.inputs for each in found.options["layers.0.up"]}) == 1  # 64 columns have no blocks of 256
     rng = np.random.default_rng(seed)
     mixture = {role: each[rng.integers(len(each))] for role, each in found.options.items()}
     chosen = {role: option.format for role, option in mixture.items()}

@@ -48,6 +48,20 @@ def test_blocks_are_those_of_the_codec():
     np.testing.assert_array_equal(in_blocks(torch.from_numpy(x), torch.float16).numpy(), encoded)
 
 
+def test_inputs_in_blocks_of_256_share_a_step():
+    x = np.random.default_rng(0).normal(0, 3, (8, 512)).astype(np.float32)
+    x[:, 300] = 100
+    found = Arithmetic(inputs="int8:256").entering(torch.from_numpy(x), "f32").numpy()
+    steps = np.abs(x).reshape(8, 2, 256).max(axis=2) / 127
+    np.testing.assert_allclose(found[:, 300], 100, rtol=1e-6)
+    codes = found.reshape(8, 2, 256) / steps[..., None]
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-3)
+    error = np.abs(found - x).reshape(8, 2, 256).max(axis=2)
+    assert ((error > 0.4 * steps) & (error < 0.501 * steps)).all()
+    rest = torch.from_numpy(x[:, :96])
+    assert torch.equal(Arithmetic(inputs="int8:256").entering(rest, "f32"), in_blocks(rest, torch.float32))
+
+
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q5_1", "q4_0"])
 def test_it_is_what_the_engine_loses(demo, cache_type):
     """Of the same tokens: the engine's logits beside those of f32 throughout."""

@@ -62,7 +62,7 @@ _PICTURED = 512
 #: Bytes by which metadata of files differ.
 _SPARE = 1024
 #: Changes with how weights are rounded and expectations corrected: options of earlier runs are then found anew.
-_VERSION = 1
+_VERSION = 2
 #: Where metadata of GGUF says what was measured.
 _KEY = "rung.quantization"
 
@@ -145,11 +145,11 @@ class Calibration:
         shapes = {tensor.role: tensor.shape for tensor in matrices(self.card)}
         try:
             named = {
-                role: [(formats.get(name), float(kl)) for name, kl in each]
+                role: [(formats.get(name), float(kl), float(inputs)) for name, kl, inputs in each]
                 for role, each in json.loads(path.read_text()).items()
             }
             return {
-                role: tuple(Option(fmt, fmt.bytes(shapes[role]), kl) for fmt, kl in each)
+                role: tuple(Option(fmt, fmt.bytes(shapes[role]), kl, inputs=inputs) for fmt, kl, inputs in each)
                 for role, each in named.items()
             }
         except FileNotFoundError:
@@ -158,7 +158,7 @@ class Calibration:
             self.notes.append(f"what formats cost is computed anew, for {path} cannot be read: {error}")
         options = options_of(self.card, self.rounder, self.progress)
         found = corrected(self.card, self.rounder, options, self.corrected_by, self.progress)
-        listed = {role: [(one.format.name, one.divergence) for one in each] for role, each in found.items()}
+        listed = {role: [(one.format.name, one.divergence, one.inputs) for one in each] for role, each in found.items()}
         try:
             with written_whole(path) as part:
                 part.write_text(json.dumps(listed))

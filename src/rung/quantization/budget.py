@@ -21,6 +21,7 @@ import torch
 
 from rung import formats
 from rung.core.errors import UsageError
+from rung.core.files import written_whole
 from rung.core.settings import CACHE
 from rung.core.text import size as sized
 from rung.core.types import Device, Format
@@ -34,7 +35,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.speed import PROMPT, groups, rates, seconds_of_products
 from rung.planning.weight_plan import alike, compute_dtype, plan_weights
 from rung.quantization.divergence import Reference
-from rung.quantization.network import Override
+from rung.quantization.network import Arithmetic, Override
 from rung.quantization.statistics import Statistics
 
 
@@ -79,6 +80,9 @@ _ROWS = 64
 #: KL that a kind of tensors is tried at, so that all of them come to that of usual files: KL rises a little faster than
 #: the squares of errors.
 _TRIED = 0.004
+#: Where a tensor errs more than it was tried at, KL rises faster than the squares of errors: by this power of how much
+#: more (``benchmarks/quantization/predicted.py``).
+_RISE = 0.15
 #: Tokens of text that each kind of tensors is tried on alone; all kinds together are tried on the whole text.
 _TOKENS = 512
 #: What a correction may be: beyond that a pass shows chance.
@@ -92,13 +96,20 @@ Cost = Literal["bytes", "seconds"]
 
 @dataclass(frozen=True)
 class Option:
-    """One format of one tensor: its bytes, the KL that is expected of it, and its time for a token on the device that
-    is chosen for, if any."""
+    """One format of one tensor: its bytes, the KL that is expected of it, its time for a token on the device that is
+    chosen for, if any, and the KL of ``inputs`` that programs round to 8 bits: in blocks of 256 for formats of such
+    blocks, as llama.cpp does on processors, else of 32."""
 
     format: Format
     bytes: int
     divergence: float
     seconds: float = 0.0
+    inputs: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Return the KL that is expected where inputs are rounded, too."""
+        return self.divergence + self.inputs
 
 
 @dataclass(frozen=True)
@@ -176,8 +187,20 @@ def _tried(tensor: Tensor, reader: Reader, rounder: Rounder, usable: Iterable[Fo
     for fmt in usable:
         change = formats.decode(rounder.encode(tensor.role, raw, fmt, tensor.name)) - weights
         expected = sensitivity.sampled(change, rows)
-        tried.append(Option(fmt, fmt.bytes(tensor.shape), expected))
+        looked_up = tensor.role == "embed" and sensitivity.looked_up is None
+        inputs = 0.0 if looked_up else _of_inputs(weights, np.diagonal(sensitivity.hessian), max(fmt.block, 32))
+        tried.append(Option(fmt, fmt.bytes(tensor.shape), expected, inputs=inputs))
     return tuple(tried)
+
+
+def _of_inputs(weights: Floats, squares: Floats, block: int) -> float:
+    """Return what rounding inputs in blocks costs, up to a factor that all tensors share: of sampled rows [rows, in],
+    with the mean squares [in] of inputs, weighed as those of the Hessian are.
+
+    A step is as large as the largest input of its block, which is taken for the input that is largest on the whole.
+    """
+    steps = squares.reshape(-1, block).max(axis=1)
+    return float(np.square(weights).mean(axis=0).reshape(-1, block).sum(axis=1) @ steps)
 
 
 def corrected(
@@ -190,7 +213,8 @@ def corrected(
     """Return options whose KL is multiplied by what real passes over windows [B, L] find of its expectation.
 
     A pass for each kind of tensors over the beginnings of the windows says how kinds compare; one with all of them
-    over the whole windows says what they come to together.
+    over the whole windows says what they come to together. Coarser formats than those are expected to cost more than
+    their errors say.
     """
     free = {role: listed for role, listed in options.items() if len(listed) > 1}
     kinds = sorted({kind_of(role) for role in free})
@@ -207,9 +231,15 @@ def corrected(
         progress("a pass with all rounded", len(kinds), len(kinds) + 1)
         override = rounded(card, rounder, _formats(tried), Path(folder))
         together = _factor(Reference(card, windows), override, tried, factors) if tried else 1.0
+        inputs = _inputs_factor(reference, options)
     return {
         role: tuple(
-            replace(each, divergence=each.divergence * factors.get(kind_of(role), 1.0) * together) for each in listed
+            replace(
+                each,
+                divergence=_risen(each, tried.get(role)) * factors.get(kind_of(role), 1.0) * together,
+                inputs=each.inputs * inputs,
+            )
+            for each in listed
         )
         for role, listed in options.items()
     }
@@ -222,6 +252,21 @@ def _tried_at(options: Mapping[str, tuple[Option, ...]], kind: str) -> dict[str,
     sums = [sum(each[index].divergence for each in of_kind.values()) for index in range(count)]
     index = min(range(count), key=lambda at: abs(np.log(max(sums[at], 1e-12) / _TRIED)))
     return {role: each[index] for role, each in of_kind.items()}
+
+
+def _inputs_factor(reference: Reference, options: Mapping[str, tuple[Option, ...]]) -> float:
+    """Return what a pass with inputs in blocks of 256 finds, by what is expected of it; 0 where no format has such."""
+    coarse = {role: max(each.inputs for each in listed) for role, listed in options.items()}
+    if all(each.inputs == coarse[role] for role, listed in options.items() for each in listed):
+        return 0.0
+    return reference.computed(Arithmetic(inputs="int8:256")).divergence / max(sum(coarse.values()), 1e-30)
+
+
+def _risen(option: Option, tried: Option | None) -> float:
+    """Return the expected KL of an option with what it rises by where it errs more than what was tried."""
+    if tried is None or option.divergence <= tried.divergence or tried.divergence <= 0:
+        return option.divergence
+    return option.divergence * float((option.divergence / tried.divergence) ** _RISE)
 
 
 def _formats(chosen: Mapping[str, Option]) -> dict[str, Format]:
@@ -254,7 +299,8 @@ def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format], kep
                 encoded = rounder.encode(role, reader.read(by_role[role]), fmt, role)
             if encoded.format != fmt or set(encoded.parts) != {"data"}:
                 return formats.decode(encoded)
-            np.save(path, encoded.parts["data"])
+            with written_whole(path) as part:  # what is stopped leaves no half of a tensor
+                np.save(part, encoded.parts["data"])
         rows, columns = by_role[role].shape
         return formats.decode(Encoded(fmt, (rows, columns), {"data": np.load(path)}))
 
@@ -264,12 +310,13 @@ def rounded(card: ModelCard, rounder: Rounder, chosen: Mapping[str, Format], kep
 def timed(card: ModelCard, options: Mapping[str, Sequence[Option]], times: TokenTimes) -> dict[str, tuple[Option, ...]]:
     """Return options with their times on a device; formats that no kernel takes there are left out, but not the last.
 
-    A kernel that is slow is no reason to leave a format out: its time is.
+    A kernel that is slow is no reason to leave a format out: its time is. rung rounds inputs in blocks of 32 whatever
+    the format is.
     """
     found = {}
     for tensor in matrices(card):
         pairs = [(each, times.seconds(tensor, each.format)) for each in options[tensor.role]]
-        able = tuple(replace(each, seconds=seconds) for each, seconds in pairs if seconds is not None)
+        able = tuple(replace(each, seconds=seconds, inputs=0.0) for each, seconds in pairs if seconds is not None)
         found[tensor.role] = able or tuple(options[tensor.role])
     return found
 
@@ -281,9 +328,10 @@ def choose(
     """Return the mixture with the least KL of at most so many bytes, or with the least cost of at most so much KL.
 
     The steps along the lower convex hull of each tensor are taken by what a unit of cost gains, the best first: the
-    result is the best one of its cost. Raises ``UsageError`` where no mixture is small or good enough.
+    result is the best one of its cost. Where only bytes are given, the KL of rounded inputs counts, too. Raises
+    ``UsageError`` where no mixture is small or good enough.
     """
-    hulls = {role: hull(listed, cost) for role, listed in options.items()}
+    hulls = {role: hull(listed, cost) for role, listed in _counted(options, most_divergence is None).items()}
     steps = sorted(
         (-_gain(before, after, cost), role, index)
         for role, found in hulls.items()
@@ -317,6 +365,13 @@ def choose(
     return Choice({role: hulls[role][index].format for role, index in at.items()}, size, divergence)
 
 
+def _counted(options: Mapping[str, Sequence[Option]], inputs: bool) -> Mapping[str, Sequence[Option]]:
+    """Return options with or without the KL of rounded inputs."""
+    if inputs:
+        return options
+    return {role: [replace(each, inputs=0.0) for each in listed] for role, listed in options.items()}
+
+
 def choose_both(
     options: Mapping[str, Sequence[Option]], most_bytes: int, most_divergence: float, outside: int,
     cost: Cost = "bytes",
@@ -327,7 +382,7 @@ def choose_both(
     ``outside``: bytes of the file beside those of the mixture. Raises ``UsageError``, with both limits that could be
     met, where no mixture keeps both.
     """
-    best = choose(options, most_bytes, None)
+    best = choose(_counted(options, False), most_bytes, None)
     if best.divergence > most_divergence:
         smallest = choose(options, None, most_divergence)
         needed = smallest.bytes + outside
@@ -372,8 +427,8 @@ def _fastest(options: Mapping[str, Sequence[Option]], most_bytes: int, most_dive
 def hull(listed: Sequence[Option], cost: Cost = "bytes") -> tuple[Option, ...]:
     """Return the options on the lower convex hull of (cost, KL), the cheapest first."""
     found: list[Option] = []
-    for each in sorted(listed, key=lambda one: (getattr(one, cost), one.divergence, one.bytes)):
-        if found and (each.divergence >= found[-1].divergence or getattr(each, cost) == getattr(found[-1], cost)):
+    for each in sorted(listed, key=lambda one: (getattr(one, cost), one.error, one.bytes)):
+        if found and (each.error >= found[-1].error or getattr(each, cost) == getattr(found[-1], cost)):
             continue
         while len(found) > 1 and _gain(found[-2], found[-1], cost) <= _gain(found[-2], each, cost):
             found.pop()
@@ -384,4 +439,4 @@ def hull(listed: Sequence[Option], cost: Cost = "bytes") -> tuple[Option, ...]:
 def _gain(before: Option, after: Option, cost: Cost) -> float:
     """Return by how much KL falls for each unit of cost."""
     units: float = getattr(after, cost) - getattr(before, cost)
-    return (before.divergence - after.divergence) / units
+    return (before.error - after.error) / units

@@ -37,8 +37,9 @@ _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 @dataclass(frozen=True)
 class Arithmetic:
     """How a program computes with weights that are as they are: ``cache`` is what keys and values are stored in (f32,
-    f16, q8_0, q5_1, q4_0), ``inputs`` what enters weights in blocks (f32 or int8), ``floats`` what enters weights in 16
-    bits."""
+    f16, q8_0, q5_1, q4_0), ``inputs`` what enters weights in blocks (f32 or int8; int8:256
+    enters all weights, in blocks of 256 as llama.cpp multiplies K-quants on processors, int8:32 in those of others),
+    ``floats`` what enters weights in 16 bits."""
 
     cache: str = "f32"
     inputs: str = "f32"
@@ -59,6 +60,9 @@ class Arithmetic:
 
     def entering(self, x: Tensor, stored: str) -> Tensor:
         """Return x [T, in] as it enters a weight that is stored in a format."""
+        if ":" in self.inputs:
+            count = int(self.inputs.partition(":")[2])
+            return in_blocks(x, torch.float32, 32 if x.shape[-1] % count else count)
         if stored in _FLOATS:
             return x if stored == "f32" else _through(x, self.floats)
         return in_blocks(x, torch.float32) if self.inputs == "int8" else x
@@ -68,10 +72,10 @@ class Arithmetic:
 EXACT = Arithmetic()
 
 
-def in_blocks(x: Tensor, scales: torch.dtype) -> Tensor:
-    """Return x as 32 signed bytes and a scale hold it, half away from zero; what 32 does not divide is left."""
-    size = x.shape[-1] // 32 * 32
-    blocks = x[..., :size].unflatten(-1, (-1, 32))
+def in_blocks(x: Tensor, scales: torch.dtype, count: int = 32) -> Tensor:
+    """Return x as ``count`` signed bytes and a scale hold it, half away from zero; what they do not divide is left."""
+    size = x.shape[-1] // count * count
+    blocks = x[..., :size].unflatten(-1, (-1, count))
     step = blocks.abs().amax(dim=-1, keepdim=True) / 127
     y = blocks * torch.where(step > 0, 1.0 / step, 0.0)
     codes = (y.abs() + 0.5).floor().clamp(max=127) * y.sign()
