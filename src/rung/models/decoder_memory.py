@@ -8,16 +8,16 @@ from rung.models.card import Decoder
 #: What keys and values are stored in.
 CACHE_TYPES = ("f32", "f16", "q8_0", "q5_1", "q4_0")
 #: Those of 32 values with a float16 scale, and a minimum, which compiled functions of whole steps alone read: the bits
-#: of a value, and the bytes of what stands beside 32 of them.
+#: of a value, and the bytes of the scale and minimum of 32 of them.
 IN_BLOCKS = {"q8_0": 8, "q5_1": 5, "q4_0": 4}
-_BESIDE = {"q8_0": 2, "q5_1": 4, "q4_0": 2}
+_SCALE_BYTES = {"q8_0": 2, "q5_1": 4, "q4_0": 2}
 #: Tokens that go through the layers together when a prompt is read.
 CHUNK = 512
 
 
 def row_bytes(size: int, dtype: str) -> int:
     """Return the bytes of ``size`` values of a cache; 32 values in a block have codes and one or two float16."""
-    return code_bytes(size, dtype) + _BESIDE.get(dtype, 0) * (size // 32)
+    return code_bytes(size, dtype) + _SCALE_BYTES.get(dtype, 0) * (size // 32)
 
 
 def code_bytes(size: int, dtype: str) -> int:

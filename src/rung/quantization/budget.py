@@ -194,8 +194,8 @@ def _tried(tensor: Tensor, reader: Reader, rounder: Rounder, usable: Iterable[Fo
 
 
 def _of_inputs(weights: Floats, squares: Floats, block: int) -> float:
-    """Return what rounding inputs in blocks costs, up to a factor that all tensors share: of sampled rows [rows, in],
-    with the mean squares [in] of inputs, weighed as those of the Hessian are.
+    """Return the KL of inputs that are rounded in blocks, up to a factor that all tensors share: of sampled rows
+    [rows, in] and the mean squares [in] of inputs, weighed as those of the Hessian are.
 
     A step is as large as the largest input of its block, which is taken for the input that is largest on the whole.
     """
@@ -255,7 +255,7 @@ def _tried_at(options: Mapping[str, tuple[Option, ...]], kind: str) -> dict[str,
 
 
 def _inputs_factor(reference: Reference, options: Mapping[str, tuple[Option, ...]]) -> float:
-    """Return what a pass with inputs in blocks of 256 finds, by what is expected of it; 0 where no format has such."""
+    """Return the KL of a pass with inputs in blocks of 256 over the expected one; 0 where no format has such blocks."""
     coarse = {role: max(each.inputs for each in listed) for role, listed in options.items()}
     if all(each.inputs == coarse[role] for role, listed in options.items() for each in listed):
         return 0.0

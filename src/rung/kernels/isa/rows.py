@@ -139,8 +139,8 @@ def store_fifth_bits(b, address, value):
 def first_lanes(b, x, count):
     """x in the first ``count`` lanes, 0 in others."""
     limit = splat(b, b.trunc(count, I32), v.LANES)
-    seen = b.icmp_signed("<", constant(v.I32S, range(v.LANES)), limit)
-    return b.select(seen, x, constant(v.F32S, 0.0))
+    inside = b.icmp_signed("<", constant(v.I32S, range(v.LANES)), limit)
+    return b.select(inside, x, constant(v.F32S, 0.0))
 
 
 def _write_columns(b: ir.IRBuilder, address: ir.Value, codes: ir.Value) -> None:
