@@ -18,6 +18,10 @@ THREADS = 128
 MOST_ROWS = 16
 #: Rows of activations that there are kernels for.
 COUNTS = (1, 2, 4, 8)
+#: Tokens that are chosen on a card one after the other at most (``draw_source``), blocks that look at a row of logits,
+#: and bytes of the settings of choices and of what kernels leave for each other.
+MOST_AHEAD, MOST_BLOCKS = 16, 128
+CHOICE_BYTES, FOUND_BYTES = 48 + 8 * MOST_AHEAD, 4 * MOST_AHEAD + 8 * 5 + 8 * (2 * MOST_BLOCKS + 256)
 #: Bytes of a unit of activations: int8 with a scale and two sums, or float32.
 _INTEGER_UNIT, _FLOAT_UNIT = 48, 128
 
@@ -77,9 +81,13 @@ def dots(layout: Layout) -> str:
 
 def decoding(layout: Layout, dtype: str) -> Source:
     """Return ``decode``: rows of the weight in ``dtype``."""
-    kind = _DECODE_LOOKED_UP if layout.looks_up else _DECODE_INTEGERS
-    text = _DECODE.replace("$values", kind)
+    text = _DECODE.replace("$values", decoded_unit(layout))
     return Source(PRELUDE + TYPES[dtype] + readers(layout) + text, ("decode",))
+
+
+def decoded_unit(layout: Layout) -> str:
+    """Return the text that decodes unit ``at`` of rows [first, last), which is unit ``unit`` of row ``row``."""
+    return _DECODE_LOOKED_UP if layout.looks_up else _DECODE_INTEGERS
 
 
 def resident(layout: Layout, count: int = 1) -> str:
