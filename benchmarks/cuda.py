@@ -10,11 +10,10 @@ NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the k
 Triton's wheel, or on the path; 12.x disassembles them all) tells registers, and the instructions of the loop over
 columns by the weights that a pass of it multiplies.
 
-The bars: a format on 12 architectures, one row, in 5 s; no spill; q4_0 at most 1.3 instructions a weight at an
-occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. hipRTC (``libhiprtc.so``, ``libamdhip64.so.5``
-of ROCm 5) compiles the same sources, attention and norms of whole tokens too; what it makes tells registers and spills
-itself. Ends with 1 where one is missed. Nothing of
-this says how fast a card is.
+The bars: a format on 12 architectures, one row, in 5 s of a processor; no spill; q4_0 at most 1.3 instructions a weight
+at an occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. hipRTC (``libhiprtc.so``,
+``libamdhip64.so.5`` of ROCm 5) compiles the same sources, attention and norms of whole tokens too; what it makes tells
+registers and spills itself. Ends with 1 where one is missed. Nothing of this says how fast a card is.
 """
 
 from __future__ import annotations
@@ -168,9 +167,9 @@ def measure(name: str, layout: Layout, library: compiler.Compiler, architectures
     for arch in architectures:
         row = f"{name:14s} {arch / 10:4.1f}"
         for count in counts(layout):
-            start = time.perf_counter()
+            start = time.process_time()
             cubin = library.compile_now(product(layout, "f16", count), f"sm_{arch}")
-            seconds += (time.perf_counter() - start) * (count == 1)
+            seconds += (time.process_time() - start) * (count == 1)
             code = read(cubin, "multiply", UNIT * tile_of(count), tool)
             wrong = missed(family, arch, count, code)
             misses += bool(wrong)

@@ -282,7 +282,7 @@ __device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32*
         #pragma unroll
         for (int r = 0; r < TILE; r++) {
             const int row = min(first + r, rows - 1);
-            read_codes(codes, highs, row * units + unit, c[r]);
+            read_codes(codes, highs, row, unit, units, c[r]);
             s[r] = read_scales(scales, heads, highs, row, unit, units);
         }
         #pragma unroll
@@ -353,7 +353,7 @@ __device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32*
         #pragma unroll
         for (int r = 0; r < TILE; r++) {
             const int row = min(first + r, rows - 1);
-            read_words(codes, row * units + unit, q[r]);
+            read_words(codes, row, unit, units, q[r]);
             s[r] = read_scales(scales, heads, highs, row, unit, units);
         }
         #pragma unroll
@@ -395,7 +395,7 @@ $values}
 _DECODE_INTEGERS = """    if (at >= (long long)(last - first) * units) return;
     const float4 s = read_scales(scales, heads, highs, row, unit, units);
     u32 c[8];
-    read_codes(codes, highs, row * units + unit, c);
+    read_codes(codes, highs, row, unit, units, c);
     #pragma unroll
     for (int i = 0; i < 8; i++) {
         const float scale = i < 4 ? s.x : s.y, minimum = i < 4 ? s.z : s.w;
@@ -414,7 +414,7 @@ _DECODE_LOOKED_UP = """    __shared__ ALIGNED(256) float held[16];
     if (at >= (long long)(last - first) * units) return;
     const Table table = table_of(held);
     u32 q[4];
-    read_words(codes, row * units + unit, q);
+    read_words(codes, row, unit, units, q);
     const float4 s = read_scales(scales, heads, highs, row, unit, units);
     #pragma unroll
     for (int i = 0; i < 8; i++) {

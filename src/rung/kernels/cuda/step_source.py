@@ -58,8 +58,10 @@ def _blocks(layouts: Sequence[Layout], count: int) -> str:
     if count > 1:
         return "4" if count < 4 else "3"
     light = all(resident(each) == "BLOCKS" and each.base.codes == "nibble" and not each.looks_up for each in layouts)
-    if any(each.base.scale == "nested" for each in layouts):
+    if any(each.base.scale == "nested" or resident(each) == "4" for each in layouts):
         return "4"
+    if any(each.looks_up and each.blocks for each in layouts):
+        return "5"
     return "BLOCKS" if light else "HEAVY_BLOCKS"
 
 
