@@ -10,11 +10,10 @@ NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the k
 Triton's wheel, or on the path; 12.x disassembles them all) tells registers, and the instructions of the loop over
 columns by the weights that a pass of it multiplies.
 
-The bars: a format on 12 architectures, one row, in 5 s; no spill; q4_0 at most 1.3 instructions a weight at an
-occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. hipRTC (``libhiprtc.so``, ``libamdhip64.so.5``
-of ROCm 5) compiles the same sources, attention and norms of whole tokens too; what it makes tells registers and spills
-itself. Ends with 1 where one is missed. Nothing of
-this says how fast a card is.
+The bars: a format on 12 architectures, one row, in 5 s of a processor; no spill; q4_0 at most 1.3 instructions a weight
+at an occupancy of 50 % from 6.1 on, 3 at 35 % below; nf4 and fp4 at most 4.5. hipRTC (``libhiprtc.so``,
+``libamdhip64.so.5`` of ROCm 5) compiles the same sources, attention and norms of whole tokens too; what it makes tells
+registers and spills itself. Ends with 1 where one is missed. Nothing of this says how fast a card is.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from rung import formats
 from rung.kernels.cuda import compiler
 from rung.kernels.cuda.attention_source import attention
 from rung.kernels.cuda.block_readers import BLOCKS
+from rung.kernels.cuda.draw_source import choosing, embedding
 from rung.kernels.cuda.readers import STORED, Layout, stored
 from rung.kernels.cuda.source import (
     COUNTS,
@@ -49,7 +49,7 @@ from rung.kernels.cuda.source import (
     product,
     tile_of,
 )
-from rung.kernels.cuda.step_source import gated, norms, sums
+from rung.kernels.cuda.step_source import downs, gated, norms, sums
 from rung.kernels.gpu import cuda_products as products
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.proof import columns_of, weights
@@ -167,9 +167,9 @@ def measure(name: str, layout: Layout, library: compiler.Compiler, architectures
     for arch in architectures:
         row = f"{name:14s} {arch / 10:4.1f}"
         for count in counts(layout):
-            start = time.perf_counter()
+            start = time.process_time()
             cubin = library.compile_now(product(layout, "f16", count), f"sm_{arch}")
-            seconds += (time.perf_counter() - start) * (count == 1)
+            seconds += (time.process_time() - start) * (count == 1)
             code = read(cubin, "multiply", UNIT * tile_of(count), tool)
             wrong = missed(family, arch, count, code)
             misses += bool(wrong)
@@ -188,10 +188,29 @@ def measure(name: str, layout: Layout, library: compiler.Compiler, architectures
 
 
 def in_tokens(layout: Layout, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
-    """Yield the kernels of ``cuda.step`` that multiply with a weight, and what they became."""
-    for source, kernel in ((sums([layout]), "store"), (gated([layout, layout], "silu"), "gate")):
-        cubin = library.compile_now(source, f"sm_{arch}")
-        yield kernel, read(cubin, kernel, UNIT * tile_of(1), tool)
+    """Yield the kernels of ``cuda.step`` that multiply with a weight, with adapters too, and what they became."""
+    for changed in (False, True):
+        for source, kernel in (
+            (sums([layout], changed=changed), "store"),
+            (gated([layout, layout], "silu", changed=changed), "gate"),
+        ):
+            cubin = library.compile_now(source, f"sm_{arch}")
+            yield f"changed {kernel}" * changed or kernel, read(cubin, kernel, UNIT * tile_of(1), tool)
+
+
+def measure_choices(library: compiler.Compiler, architectures: list[int], tool: str) -> int:
+    """Print the registers of the kernels that choose tokens and multiply with adapters; return how many spill."""
+    spills = 0
+    for arch in architectures:
+        row = f"choices        {arch / 10:4.1f}"
+        for source in (choosing(), downs(), embedding(layout_of("q6_k", False))):
+            cubin = library.compile_now(source, f"sm_{arch}")
+            for kernel in source.kernels:
+                code = read(cubin, kernel, 1, tool)
+                spills += bool(code.spills)
+                row += f" | {kernel} r{code.registers}" + " spills" * bool(code.spills)
+        print(row, flush=True)
+    return spills
 
 
 def measure_bytes(library: compiler.Compiler, architectures: list[int], tool: str) -> int:
@@ -215,6 +234,8 @@ def sources_of(layout: Layout) -> Iterator[tuple[str, Source]]:
     yield "decode", decoding(layout, "f16")
     yield "store", sums([layout])
     yield "gate", gated([layout, layout], "silu")
+    yield "changed", sums([layout], changed=True)
+    yield "embed", embedding(layout)
 
 
 def in_metadata(image: bytes, key: bytes) -> list[int]:
@@ -230,7 +251,13 @@ def measure_hip(library: compiler.Compiler, architectures: list[str], names: lis
     """Print the registers of kernels as hipRTC compiles them; return how many sources spill."""
     spills = 0
     for arch in architectures:
-        whole = [("norms", norms()), ("rows", bytes_of_rows("f16")), ("bytes x8", byte_product("f16", 8))]
+        whole = [
+            ("norms", norms()),
+            ("choice", choosing()),
+            ("down", downs()),
+            ("rows", bytes_of_rows("f16")),
+            ("bytes x8", byte_product("f16", 8)),
+        ]
         whole += [(f"attend {dtype}", attention(64, False, dtype)) for dtype in ("f32", "f16", "q8_0")]
         kinds = {"tokens": whole} | {name: list(sources_of(layout_of(name, blocks))) for name in names}
         for kind, sources in kinds.items():
@@ -275,7 +302,8 @@ def main() -> int:
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
     tool = tool_in(options.tools)
     misses = sum(measure(name, layout_of(name, options.blocks), library, wanted, tool) for name in names)
-    misses += 0 if options.formats else measure_bytes(library, wanted, tool)
+    if not options.formats:
+        misses += measure_bytes(library, wanted, tool) + measure_choices(library, wanted, tool)
     print(f"bars missed: {misses}")
     return int(misses > 0)
 

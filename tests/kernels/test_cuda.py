@@ -93,6 +93,20 @@ def test_edge_shapes(name, shape):
     assert products.decode(made, 0, 0, torch.float32).shape == (0, shape[1])
 
 
+@pytest.mark.parametrize("shape", [(1, 256), (4, 512), (5, 1280), (131, 256)])
+@pytest.mark.parametrize("name", ["q3_k", pytest.param("tq1_0", marks=pytest.mark.slow)])
+def test_edge_shapes_of_large_blocks(name, shape):
+    """As files store them, rows of whose blocks lie at even addresses, and as packed: two rows of activations too."""
+    encoded = weight(formats.get(name), *shape)
+    dense = formats.decode(encoded)
+    taken = [products.of_parts(encoded, prepare(encoded, "f32", 1).on(CPU)), products.packed(encoded, CPU)]
+    for made in taken:
+        assert np.array_equal(products.decode(made, 0, shape[0], torch.float32).numpy(), dense)
+        for rows in (1, 2, 4, 8, 9):
+            x = torch.randn(rows, shape[1], generator=torch.Generator().manual_seed(rows))
+            assert error(made, x, dense.astype(np.float64)) < 3e-7, (made.layout.blocks, rows)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["q4_0", "nf4:64"])
 def test_16_bits_are_taken_and_given(name, dtype):

@@ -27,11 +27,13 @@ def test_products_and_the_activations_made_of_them(adapter, name):
     assert wrong(adapter.id, encoded, 1) == ""
 
 
-@pytest.mark.parametrize("rows", [4, 16, 64])
-def test_several_rows_share_the_weights(adapter, rows):
+@pytest.mark.parametrize(
+    ("name", "rows"), [*(("q4_k", rows) for rows in (4, 16, 64)), ("nf4:64", 4), ("nf4:64", 64), ("f16", 16)]
+)
+def test_several_rows_share_the_weights(adapter, name, rows):
     from rung.kernels.webgpu.int8.checking import wrong
 
-    assert wrong(adapter.id, proof.weights("q4_k", 64, 512), rows) == ""
+    assert wrong(adapter.id, proof.weights(name, 64, 512), rows) == ""
 
 
 def test_rounding_is_that_of_thirty_two_numbers_with_a_scale():

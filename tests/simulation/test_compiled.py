@@ -14,10 +14,13 @@ from rung.core.value import FrozenDict
 from rung.hub.bitsandbytes import int8
 from rung.kernels.cuda import driver, fibers
 from rung.kernels.gpu import cuda_products, stored
+from rung.models.adapters.adapter import LowRank
 from rung.ops import LADDERS
 from rung.ops.decode_step import self_check
 from rung.ops.decode_step.cuda import step
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import SequenceRows
+from rung.ops.token_choice import Row
 from rung.planning import memory
 from rung.planning.memory import program_bytes
 from rung.run.torch_private import TorchDispatchMode
@@ -355,6 +358,92 @@ def test_rows_of_several_sequences_share_a_graph_and_have_the_bits_of_each_alone
         assert step.apply(state, [SequenceRows([1], 4, together[0], 0)]).shape == (0, 83)
 
 
+def changes(seed, rank, magnitudes, roles):
+    """An adapter of the layers of the self-check's decoder, as large as its weights."""
+    generator = np.random.default_rng(seed)
+    shapes = {"q": (256, 64), "v": (128, 64), "o": (64, 256), "gate": (96, 64), "up": (96, 64), "down": (64, 96)}
+    found = {}
+    for role in (f"layers.{layer}.{each}" for layer in range(2) for each in roles):
+        rows, columns = shapes[role.rpartition(".")[2]]
+        down, up = generator.standard_normal((rank, columns)), generator.standard_normal((rows, rank))
+        magnitude = np.abs(generator.standard_normal(rows)).astype(np.float32) + 0.5 if magnitudes else None
+        found[role] = [LowRank(np.float32(down / 8), np.float32(up / 2), 0.7, magnitude)]
+    return found
+
+
+def test_rows_with_adapters_are_those_of_torch_and_have_the_bits_of_each_alone():
+    """LoRA of some weights, DoRA of others with a higher rank, none, and one of the first again, in one batch: a
+    kernel more for each product that one of them changes."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f32", "f32", (2, 64, 96, 83), FrozenDict(options))
+    with rung.simulate("3060") as card, launches() as launched:
+        weights = self_check.weights(case, card.id)
+        first = BoundAdapter(weights, changes(1, 5, False, ("q", "v")), 1)
+        other = BoundAdapter(weights, changes(2, 130, True, ("v", "o", "gate", "up", "down")), 1)
+        adapters, found = [first, other, None, first], {}
+        for key in ("ref", "alone", "together"):
+            pool = self_check.TinyCache(64, "f32", card.id)
+            caches = [pool, *(self_check.TinyCache(64, "f32", card.id, pool) for _ in adapters[1:])]
+            step = LADDERS["decode_step"].rung("ref" if key == "ref" else "cuda.step").load()
+            state, found[key] = step.prepare(weights, pool, threads=1), []
+            for at in range(3):
+                rows = [SequenceRows([7 * at + n], at, each, 1, adapters[n]) for n, each in enumerate(caches)]
+                launched.clear()
+                for batch in [[row] for row in rows] if key == "alone" else [rows]:
+                    found[key].append(step.apply(state, batch).copy())
+                if key == "together" and not at:
+                    assert len(launched) == 2 * (7 + 4) + 2
+    alone, together, right = (np.concatenate(found[key]) for key in ("alone", "together", "ref"))
+    assert (alone == together).all()
+    assert np.abs(together - right).max() < 0.1 * right.std()
+    assert np.abs(together - right).mean() < 0.005 * right.std()
+    assert np.abs(right[0] - right[2]).max() > right.std()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"temperature": 1.0, "seed": 4}, {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}],
+    ids=str,
+)
+def test_tokens_that_a_card_chooses_are_those_of_its_logits(options, tmp_path, monkeypatch):
+    """A tied head: tokens follow each other without the processor."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+    tiny_checkpoint(tmp_path, "gemma3_text", head_dim=32, **sizes)
+    gguf_vocabulary(tmp_path)
+    given = {"max_tokens": 40, "raw": True, **options}
+    with rung.simulate("t4") as card, launches() as launched:
+        model = rung.load(tmp_path, device=card.id, format="q8_0", context=128, cache_type="f32")
+        assert model.report.rungs["decode_step f32"] == "cuda.step"
+        launched.clear()  # of self-checks
+        chosen = "".join(model.generate("The model", **given))
+        assert "embed" in launched
+        assert ("drawn" in launched) == (options["temperature"] > 0)
+        assert ("narrow" in launched) == ("top_k" in options)
+        monkeypatch.setattr(step.Step, "look_ahead", lambda self, state: 0)
+        model = rung.load(tmp_path, device=card.id, format="q8_0", context=128, cache_type="f32")
+        assert "".join(model.generate("The model", **given)) == chosen
+
+
+def test_a_choice_is_a_graph_and_two_copies():
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), FrozenDict(options))
+    settings = [Row(temperature=1.0, top_k=9, random=each << 60) for each in range(16)]
+    with rung.simulate("3060") as card, launches() as launched:
+        pool = self_check.TinyCache(64, case.format, card.id)
+        one = LADDERS["decode_step"].rung("cuda.step").load()
+        state = one.prepare(self_check.weights(case, card.id), pool, threads=1)
+        assert one.look_ahead(state) == 16
+        one.choose(state, SequenceRows([5], 0, pool), settings[:2])
+        assert launched[:1] == ["embed"]
+        assert launched[2 * 5 + 3 :][:6] == ["likeliest", "narrow", "narrow", "narrow", "narrow", "drawn"]
+        launched.clear()
+        with Operations() as counted:
+            tokens = one.choose(state, SequenceRows([5], 2, pool), settings)
+        assert not launched
+        assert counted.count <= 6
+        assert len(tokens) == 16
+
+
 @pytest.mark.parametrize(("name", "format"), [("qwen3", "q8_0"), ("gemma2", "q8_0"), ("qwen3", "nf4")])
 def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeypatch):
     """Within 3 % of what the allocator of a card gave, of one row and of eight; nf4 takes activations as floats."""
@@ -363,9 +452,9 @@ def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeyp
     gguf_vocabulary(tmp_path)
     made, program = [], step.Program
 
-    def measured(weights, pool, count=1):
+    def measured(weights, pool, count=1, ranks=None):
         before = torch.cuda.memory_allocated()
-        found = program(weights, pool, count)
+        found = program(weights, pool, count, ranks)
         made.append((weights, pool, torch.cuda.memory_allocated() - before))
         return found
 

@@ -9,7 +9,7 @@ from rung.core.types import YES, Case, Device, Level, MemoryUse, Proof, Verdict,
 from rung.core.value import FrozenDict
 from rung.kernels.cuda.attention_source import part_floats, parts_of
 from rung.kernels.cuda.block_readers import BLOCKS
-from rung.kernels.cuda.source import COUNTS, activation_bytes
+from rung.kernels.cuda.source import CHOICE_BYTES, COUNTS, FOUND_BYTES, MOST_AHEAD, activation_bytes
 from rung.kernels.webgpu.info import ONE_PART, part_bytes
 from rung.kernels.webgpu.layouts import UNIT
 from rung.models.card import Decoder
@@ -176,8 +176,10 @@ def program_bytes(shape: Decoder, context: int, count: int, taken: Taken = INTEG
     numbers of the blocks of a cache, which are few, are left out."""
     mixed, qkv = shape.heads * shape.head_dim, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     parts = shape.heads * parts_of(context) * part_floats(shape.head_dim)
-    widths = (shape.hidden + len(shape.ropes) * shape.head_dim, qkv, shape.hidden, shape.feed_forward)
-    found = [4 * count * width for width in (*widths, shape.vocabulary, parts)]
+    turns, chooses = len(shape.ropes) * shape.head_dim, count == 1
+    given = 4 * count * (shape.hidden + turns) + (CHOICE_BYTES + 4 * MOST_AHEAD * turns) * chooses
+    widths = (qkv, shape.hidden, shape.feed_forward, shape.vocabulary, parts)
+    found = [given, FOUND_BYTES * chooses, *(4 * count * width for width in widths)]
     for kinds, columns in zip(taken, (shape.hidden, mixed, shape.feed_forward), strict=True):
         found += [count * activation_bytes(looks_up, columns) for looks_up in kinds]
     found += [4 * shape.hidden] * (len(shape.layers) * (4 if shape.post_norms else 2) + 1)

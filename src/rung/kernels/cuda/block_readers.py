@@ -55,10 +55,12 @@ def block_readers(name: str) -> str:
     """Return ``read_codes`` (or ``read_words``) and ``read_scales`` of a type of ``BLOCKS``; ``PARTS`` and ``ADDS`` are
     the caller's."""
     layout = BLOCKS[name]
-    position = Template(_POSITION).substitute(units=max(layout.block // UNIT, 1), bytes=get(name).block_bytes)
+    units = max(layout.block // UNIT, 1)
+    text = _PLAIN_POSITION if units == 1 else _POSITION
+    position = Template(text).substitute(units=units, bytes=get(name).block_bytes)
     looks_up = bool(layout.table)
     head = _READ_WORDS if looks_up else _READ_CODES
-    scales = f"{_READ_SCALES}    const int at = row * units + unit;\n{position}{_SCALES[name]}}}\n"
+    scales = f"{_READ_SCALES}{position}{_SCALES[name]}}}\n"
     return f"{_HELPERS}{head}{position}{_CODES[name]}}}\n{scales}"
 
 
@@ -66,12 +68,13 @@ _HELPERS = r"""
 #ifndef WORD2
 #define WORD2
 __device__ __forceinline__ u32 word2(const u8* p) { return ((const u16*)p)[0] | (u32)((const u16*)p)[1] << 16; }
-// words at even addresses; at any, of which nothing behind them is read
-template <int WORDS> __device__ __forceinline__ void words(const u8* p, u32* w) {
+// words at even addresses: cheaper where few are read
+template <int WORDS> __device__ __forceinline__ void few_words(const u8* p, u32* w) {
     #pragma unroll
     for (int i = 0; i < WORDS; i++) w[i] = word2(p + 4 * i);
 }
-template <int WORDS> __device__ __forceinline__ void odd_words(const u8* p, u32* w) {
+// words at any address, loaded from those below; nothing behind them is read
+template <int WORDS> __device__ __forceinline__ void words(const u8* p, u32* w) {
     const u32* own = (const u32*)((unsigned long long)p & ~3ull);
     const u32 shift = ((unsigned long long)p & 3) * 8;
     u32 low = own[0];
@@ -99,6 +102,20 @@ __device__ __forceinline__ u32 even_signs(u32 word) {
     odd ^= odd >> 2;
     return seven | ((odd ^ odd >> 1) & 1) << 7;
 }
+// the upper bytes of two pairs of 16 bits, in turns
+__device__ __forceinline__ u32 upper_bytes(u32 even, u32 odd) {
+#if defined(__CUDA_ARCH__)
+    return __byte_perm(even, odd, 0x7351);
+#else
+    return ((even >> 8) & 0x00ff00ffu) | (odd & 0xff00ff00u);
+#endif
+}
+__device__ __forceinline__ u32 power_of_3(int n) { return n < 4 ? (0x1b090301u >> (8 * n)) & 255 : 81; }
+// the digits on top of four bytes times a power of 3
+__device__ __forceinline__ u32 digits(u32 w, u32 power) {
+    const u32 even = ((w & 0x00ff00ffu) * power) & 0x00ff00ffu, odd = (((w >> 8) & 0x00ff00ffu) * power) & 0x00ff00ffu;
+    return upper_bytes(even * 3, odd * 3);
+}
 // multiples of 8 as signed bytes, plus one, or minus one
 __device__ __forceinline__ u32 shifted(u32 w, bool down) {
     const u32 up = w | 0x01010101u;
@@ -107,12 +124,12 @@ __device__ __forceinline__ u32 shifted(u32 w, bool down) {
 #endif
 """
 _READ_CODES = """
-__device__ __forceinline__ void read_codes(const uint4* __restrict__ codes, const u32* __restrict__ highs, int at,
-        u32* c) {
+__device__ __forceinline__ void read_codes(const uint4* __restrict__ codes, const u32* __restrict__ highs, int row,
+        int unit, int units, u32* c) {
     const u8* data = (const u8*)codes;
 """
 _READ_WORDS = """
-__device__ __forceinline__ void read_words(const uint4* __restrict__ codes, int at, u32* q) {
+__device__ __forceinline__ void read_words(const uint4* __restrict__ codes, int row, int unit, int units, u32* q) {
     const u8* data = (const u8*)codes;
 """
 _READ_SCALES = """
@@ -120,8 +137,13 @@ __device__ __forceinline__ float4 read_scales(const void* __restrict__ scales, c
         const u32* __restrict__ highs, int row, int unit, int units) {
     const u8* data = (const u8*)scales;
 """
-_POSITION = """    const u8* p = data + (long long)(at / $units) * $bytes;
-    const int u = at % $units;
+#: Blocks of one unit, and larger ones: rows are whole blocks, so that those that a thread reads together are all in the
+#: same unit of theirs.
+_PLAIN_POSITION = """    const u8* p = data + (long long)(row * units + unit) * $bytes;
+    const int u = 0;
+"""
+_POSITION = """    const u8* p = data + (long long)row * (units / $units * $bytes) + unit / $units * $bytes;
+    const int u = unit % $units;
 """
 
 
@@ -162,14 +184,14 @@ _FIFTHS = """c[j] = (w & 0x0f0f0f0fu) | spread(fifth >> (4 * j)) << 4;
         c[j + 4] = ((w >> 4) & 0x0f0f0f0fu) | spread(fifth >> (4 * j + 16)) << 4;
 """
 _CODES = {
-    "q4_0": "    u32 all[4];\n    words<4>(p + 2, all);\n"
+    "q4_0": "    u32 all[4];\n    few_words<4>(p + 2, all);\n"
     + _each(f"        const u32 w = all[j];\n        {_NIBBLES}"),
     "q4_1": _each(f"        const u32 w = word4(p + 4 + 4 * j);\n        {_NIBBLES}"),
-    "q5_0": "    u32 all[5];\n    words<5>(p + 2, all);\n    const u32 fifth = all[0];\n"
+    "q5_0": "    u32 all[5];\n    few_words<5>(p + 2, all);\n    const u32 fifth = all[0];\n"
     + _each(f"        const u32 w = all[j + 1];\n        {_FIFTHS}"),
     "q5_1": "    const u32 fifth = word4(p + 4);\n"
     + _each(f"        const u32 w = word4(p + 8 + 4 * j);\n        {_FIFTHS}"),
-    "q8_0": "    words<8>(p + 2, c);\n",
+    "q8_0": "    few_words<8>(p + 2, c);\n",
     "q2_k": _all("        c[j] = (word4(p + 16 + u / 4 * 32 + 4 * j) >> (u % 4 * 2)) & 0x03030303u;\n"),
     "q3_k": "    u32 high[8];\n    words<8>(p + 32 + u / 4 * 32, c);\n    words<8>(p, high);\n"
     + _all("        c[j] = ((c[j] >> (u % 4 * 2)) & 0x03030303u) | ((high[j] >> u) & 0x01010101u) << 2;\n"),
@@ -183,9 +205,9 @@ _CODES = {
     + _all(
         "        c[j] = ((c[j] >> (u % 4 / 2 * 4)) & 0x0f0f0f0fu) | ((high[j] >> (u % 4 * 2)) & 0x03030303u) << 4;\n"
     ),
-    "iq4_nl": "    words<4>(p + 2, q);\n",
+    "iq4_nl": "    few_words<4>(p + 2, q);\n",
     "iq4_xs": _each("        q[j] = word4(p + 8 + 16 * u + 4 * j);\n"),
-    "mxfp4": "    odd_words<4>(p + 1, q);\n",
+    "mxfp4": "    words<4>(p + 1, q);\n",
     # of each 8 bytes the low nibbles are the first 8 columns of a group, the high ones the others
     "nvfp4": """    const u8* own = p + 4 + 16 * u;
     #pragma unroll
@@ -195,18 +217,18 @@ _CODES = {
         q[j + 2] = ((first >> 4) & 0x0f0f0f0fu) | (second & 0xf0f0f0f0u);
     }
 """,
-    "iq2_xxs": "    u32 w[2];\n    words<2>(p + 2 + 8 * u, w);\n"
+    "iq2_xxs": "    u32 w[2];\n    few_words<2>(p + 2 + 8 * u, w);\n"
     + _entries("(w[0] >> (8 * k)) & 255", "even_signs(w[1] >> (7 * k))"),
-    "iq2_xs": "    u32 w[2];\n    words<2>(p + 2 + 8 * u, w);\n"
+    "iq2_xs": "    u32 w[2];\n    few_words<2>(p + 2 + 8 * u, w);\n"
     + _entries("(w[k / 2] >> (k % 2 * 16)) & 511", "even_signs(w[k / 2] >> (k % 2 * 16 + 9))"),
     "iq2_s": "    const u32 w = word2(p + 2 + 4 * u), all = word2(p + 34 + 4 * u), high = p[66 + u];\n"
     + _entries("((w >> (8 * k)) & 255) | ((high >> (2 * k)) & 3) << 8", "all >> (8 * k)"),
-    "iq3_xxs": "    u32 w[2];\n    words<2>(p + 2 + 8 * u, w);\n    const u32 word = word2(p + 66 + 4 * u);\n"
+    "iq3_xxs": "    u32 w[2];\n    few_words<2>(p + 2 + 8 * u, w);\n    const u32 word = word2(p + 66 + 4 * u);\n"
     + _all(
         "        const u32 index = (w[j / 4] >> (j % 4 * 8)) & 255;\n"
         "        c[j] = negated(highs[index], even_signs(word >> (7 * (j / 2))) >> (j % 2 * 4));\n",
     ),
-    "iq3_s": "    u32 w[2];\n    words<2>(p + 2 + 8 * u, w);\n"
+    "iq3_s": "    u32 w[2];\n    few_words<2>(p + 2 + 8 * u, w);\n"
     "    const u32 high = p[66 + u], signs = word2(p + 74 + 4 * u);\n"
     + _all(
         "        const u32 index = ((w[j / 4] >> (j % 4 * 8)) & 255) | ((high >> j) & 1) << 8;\n"
@@ -216,16 +238,18 @@ _CODES = {
     + _deltas("((w >> (8 * k)) & 255) | ((word >> (3 * k)) & 7) << 8", "word >> 15"),
     "iq1_m": "    const u32 w = word4(p + 4 * u), word = *(const u16*)(p + 32 + 2 * u);\n"
     + _deltas("((w >> (8 * k)) & 255) | ((word >> (4 * k)) & 7) << 8", "(word >> (4 * k + 3)) & 1"),
-    # base 3: byte b times 3^n has digit n on top; four bytes at a time, in two pairs of 16 bits
-    "tq1_0": """    #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const int column = u * 32 + 4 * j, behind = column - 160, last = column - 240;
-        const u8* own = u < 5 ? p + 4 * j : last < 0 ? p + 32 + behind % 16 : p + 48;
-        const int digit = u < 5 ? u : last < 0 ? behind / 16 : last / 4;
-        const u32 w = word2(own), power = digit < 4 ? (0x1b090301u >> (8 * digit)) & 255 : 81;
-        const u32 even = ((w & 0x00ff00ffu) * power) & 0x00ff00ffu;
-        const u32 odd = (((w >> 8) & 0x00ff00ffu) * power) & 0x00ff00ffu;
-        c[j] = (((even * 3) >> 8) & 0x00ff00ffu) | ((odd * 3) & 0xff00ff00u);
+    # base 3: byte b times 3^n has digit n on top; four bytes at a time, in two pairs of 16 bits. Digits of 32 bytes are
+    # units 0 to 4, of 16 bytes halves of units 5 to 7, of four bytes the last half.
+    "tq1_0": """    const int n = 2 * u - 10;
+    const u8* low = u < 5 ? p : p + 32;
+    const u8* high = u < 5 ? p + 16 : u < 7 ? p + 32 : p + 48;
+    const u32 first = power_of_3(u < 5 ? u : n), second = power_of_3(u < 5 ? u : n + 1);
+    const int step = u < 7 ? 4 : 0;
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const u32 others = j == 0 ? 1 : j == 1 ? 3 : j == 2 ? 9 : 27;
+        c[j] = digits(word2(low + 4 * j), first);
+        c[j + 4] = digits(word2(high + step * j), u < 7 ? second : others);
     }
 """,
     "tq2_0": "    words<8>(p + u / 4 * 32, c);\n" + _all("        c[j] = (c[j] >> (u % 4 * 2)) & 0x03030303u;\n"),
@@ -250,14 +274,12 @@ _SCALES = {
     const float d = half_at(p + 80), m = -half_at(p + 82);
     return {d * (float)(one & 15), d * (float)(two & 15), m * (float)(one >> 4), m * (float)(two >> 4)};
 """,
+    # of each of both the low nibble, then two bits: numbers 2 u and 2 u + 1 have them in bytes beside each other
     "q3_k": """    const float d = half_at(p + 108);
-    int found[2];
-    #pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const int i = 2 * u + n, low = (p[96 + i % 8] >> (i / 8 * 4)) & 15, high = (p[104 + i % 4] >> (i / 4 * 2)) & 3;
-        found[n] = (low | high << 4) - 32;
-    }
-    return {d * (float)found[0], d * (float)found[1], 0.0f, 0.0f};
+    const u32 low = *(const u16*)(p + 96 + u % 4 * 2) >> (u / 4 * 4);
+    const u32 high = *(const u16*)(p + 104 + u % 2 * 2) >> (u / 2 * 2);
+    const u32 both = (low & 0x0f0fu) | (high & 0x0303u) << 4;
+    return {d * (float)((int)(both & 255) - 32), d * (float)((int)(both >> 8) - 32), 0.0f, 0.0f};
 """,
     **dict.fromkeys(("q4_k", "q5_k"), _SIX_BITS),
     "q6_k": """    const float d = half_at(p + 208);

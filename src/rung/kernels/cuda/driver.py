@@ -33,12 +33,14 @@ _ADDRESS, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int
 
 
 class Part(ctypes.Structure):
-    """A weight of a product: its sections, a bias of its rows or none, its rows, and where these begin in it."""
+    """A weight of a product: its sections, a bias of its rows or none, its rows, and where these begin in it.
+
+    ``number`` is its place among the changes of an adapter, ``low`` that among the weights that are changed at once.
+    """
 
     _fields_ = (
         *((name, _ADDRESS) for name in ("codes", "highs", "scales", "heads", "bias")),
-        ("rows", _INT),
-        ("first", _INT),
+        *((name, _INT) for name in ("rows", "first", "number", "low")),
     )
 
 
@@ -47,14 +49,17 @@ class Product(ctypes.Structure):
 
     What they make of their result is ``quantized``, int8, and ``floats``, float32; None for what no product takes. Of
     several rows of activations ``hidden`` are ``apart`` float32 from each other, and ``y`` has rows of ``width``, sums
-    that are added to ``hidden`` rows of ``size``.
+    that are added to ``hidden`` rows of ``size``. As far apart lie the addresses of the rows' adapters, ``changes``;
+    ``low`` has ``most`` float32 of each weight, what these multiply with activations first. ``store`` caps what it
+    stores softly by ``softcap``, 0 for not at all.
     """
 
     _fields_ = (
         ("parts", Part * 3),
         *((name, _ADDRESS) for name in ("x", "wide", "y", "hidden", "post", "norm", "quantized", "floats", "counters")),
-        *((name, _INT) for name in ("units", "blocks", "size", "apart", "width")),
-        ("epsilon", _FLOAT),
+        *((name, _ADDRESS) for name in ("changes", "low")),
+        *((name, _INT) for name in ("units", "blocks", "size", "apart", "width", "most")),
+        *((name, _FLOAT) for name in ("epsilon", "softcap")),
     )
 
 
@@ -77,6 +82,32 @@ class Attend(ctypes.Structure):
         ("most_parts", _INT),
         ("apart", _INT),
         *((name, _FLOAT) for name in ("scale", "softcap", "epsilon")),
+    )
+
+
+class Draw(ctypes.Structure):
+    """A row of logits, the settings of a choice (``CHOICE``) and where kernels leave what they find.
+
+    ``draws``: one is drawn, else the likeliest is chosen. ``level`` and ``by_mass`` are those of a filter.
+    """
+
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("logits", "choice", "found")),
+        *((name, _INT) for name in ("vocabulary", "blocks", "draws", "level", "by_mass")),
+    )
+
+
+class Embed(ctypes.Structure):
+    """A weight whose row becomes a hidden state, times ``scale``, and the settings of the choice of its token.
+
+    Of each token there are ``width`` numbers of rotations, which go ``turned`` float32 behind the hidden state; its
+    position goes where ``info`` is.
+    """
+
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("codes", "highs", "scales", "heads", "hidden", "choice", "turns")),
+        *((name, _INT) for name in ("units", "turned", "width", "info")),
+        ("scale", _FLOAT),
     )
 
 

@@ -72,7 +72,10 @@ static void __syncthreads() {
     do turn(); while (opened == mine || round_ == last_round);
 }
 static void __threadfence() {}
-static int atomicAdd(int* at, int value) { const int before = *at; *at += value; return before; }
+template <class T> static T atomicAdd(T* at, T value) { const T before = *at; *at += value; return before; }
+static unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned __int128)a * b >> 64;
+}
 template <class T> static T SHUFFLE(T value, int distance) {
     T other;
     const int own = thread(), side = parity[own] ^= 1;  // nobody writes to a side before all have read it

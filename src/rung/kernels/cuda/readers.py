@@ -80,8 +80,9 @@ def readers(layout: Layout) -> str:
 
 
 _CODES_HEAD = """
-__device__ __forceinline__ void read_codes(const uint4* __restrict__ codes, const u32* __restrict__ highs, int at,
-        u32* c) {
+__device__ __forceinline__ void read_codes(const uint4* __restrict__ codes, const u32* __restrict__ highs, int row,
+        int unit, int units, u32* c) {
+    const int at = row * units + unit;
 """
 _BYTES = (
     _CODES_HEAD
@@ -137,8 +138,8 @@ _LEVELS = """
 __device__ const float levels[16] = {$table};
 """
 _READ_WORDS = """
-__device__ __forceinline__ void read_words(const uint4* __restrict__ codes, int at, u32* q) {
-    const uint4 w = codes[at];
+__device__ __forceinline__ void read_words(const uint4* __restrict__ codes, int row, int unit, int units, u32* q) {
+    const uint4 w = codes[row * units + unit];
     q[0] = w.x; q[1] = w.y; q[2] = w.z; q[3] = w.w;
 }
 """

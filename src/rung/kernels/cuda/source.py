@@ -18,6 +18,10 @@ THREADS = 128
 MOST_ROWS = 16
 #: Rows of activations that there are kernels for.
 COUNTS = (1, 2, 4, 8)
+#: Tokens that are chosen on a card one after the other at most (``draw_source``), blocks that look at a row of logits,
+#: and bytes of the settings of choices and of what kernels leave for each other.
+MOST_AHEAD, MOST_BLOCKS = 16, 128
+CHOICE_BYTES, FOUND_BYTES = 48 + 8 * MOST_AHEAD, 4 * MOST_AHEAD + 8 * 5 + 8 * (2 * MOST_BLOCKS + 256)
 #: Bytes of a unit of activations: int8 with a scale and two sums, or float32.
 _INTEGER_UNIT, _FLOAT_UNIT = 48, 128
 
@@ -77,9 +81,13 @@ def dots(layout: Layout) -> str:
 
 def decoding(layout: Layout, dtype: str) -> Source:
     """Return ``decode``: rows of the weight in ``dtype``."""
-    kind = _DECODE_LOOKED_UP if layout.looks_up else _DECODE_INTEGERS
-    text = _DECODE.replace("$values", kind)
+    text = _DECODE.replace("$values", decoded_unit(layout))
     return Source(PRELUDE + TYPES[dtype] + readers(layout) + text, ("decode",))
+
+
+def decoded_unit(layout: Layout) -> str:
+    """Return the text that decodes unit ``at`` of rows [first, last), which is unit ``unit`` of row ``row``."""
+    return _DECODE_LOOKED_UP if layout.looks_up else _DECODE_INTEGERS
 
 
 def resident(layout: Layout, count: int = 1) -> str:
@@ -274,7 +282,7 @@ __device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32*
         #pragma unroll
         for (int r = 0; r < TILE; r++) {
             const int row = min(first + r, rows - 1);
-            read_codes(codes, highs, row * units + unit, c[r]);
+            read_codes(codes, highs, row, unit, units, c[r]);
             s[r] = read_scales(scales, heads, highs, row, unit, units);
         }
         #pragma unroll
@@ -345,7 +353,7 @@ __device__ __forceinline__ void dots(const uint4* __restrict__ codes, const u32*
         #pragma unroll
         for (int r = 0; r < TILE; r++) {
             const int row = min(first + r, rows - 1);
-            read_words(codes, row * units + unit, q[r]);
+            read_words(codes, row, unit, units, q[r]);
             s[r] = read_scales(scales, heads, highs, row, unit, units);
         }
         #pragma unroll
@@ -387,7 +395,7 @@ $values}
 _DECODE_INTEGERS = """    if (at >= (long long)(last - first) * units) return;
     const float4 s = read_scales(scales, heads, highs, row, unit, units);
     u32 c[8];
-    read_codes(codes, highs, row * units + unit, c);
+    read_codes(codes, highs, row, unit, units, c);
     #pragma unroll
     for (int i = 0; i < 8; i++) {
         const float scale = i < 4 ? s.x : s.y, minimum = i < 4 ? s.z : s.w;
@@ -406,7 +414,7 @@ _DECODE_LOOKED_UP = """    __shared__ ALIGNED(256) float held[16];
     if (at >= (long long)(last - first) * units) return;
     const Table table = table_of(held);
     u32 q[4];
-    read_words(codes, row * units + unit, q);
+    read_words(codes, row, unit, units, q);
     const float4 s = read_scales(scales, heads, highs, row, unit, units);
     #pragma unroll
     for (int i = 0; i < 8; i++) {

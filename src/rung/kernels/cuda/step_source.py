@@ -7,7 +7,11 @@ a kernel of its own norms, a block for each row. Attention stands in ``attention
 activations of products, and the cache. Activations are int8 with a scale for 32 columns where codes are integers, and
 float32 where these index a table, in the order of ``source``; both where a model has weights of both kinds.
 
-The structs are those of ``step_arguments``.
+A product may be ``changed`` by adapters: ``down`` is multiplied with the activations in float32 before it, ``up`` with
+what that gives are columns more of the product, and a DoRA's factor multiplies the sum. Each row of activations names
+the adapter that it has.
+
+The structs are those of ``driver``.
 """
 
 from __future__ import annotations
@@ -25,18 +29,18 @@ _UNDEFINED = "#undef OFFSET\n#undef PARTS\n#undef ADDS\n#undef FACTOR\n"
 _NAMES = ("read_codes(", "read_words(", "read_scales(", "values(", "dots(", "levels[")
 
 
-def sums(layouts: Sequence[Layout], count: int = 1) -> Source:
+def sums(layouts: Sequence[Layout], count: int = 1, changed: bool = False) -> Source:
     """Return ``store``, products of weights with these layouts to float32, and ``add``, to the hidden states."""
     parts = "".join(_PART.replace("@", str(n)).replace("$x", _taken(each)) for n, each in enumerate(layouts))
     text = _dots(layouts) + _PRODUCT + _SUM.replace("$parts", parts)
-    return Source(_head(_blocks(layouts, count), count) + text, ("store", "add"))
+    return Source(_head(_blocks(layouts, count), count, changed) + text, ("store", "add"))
 
 
-def gated(layouts: Sequence[Layout], activation: str, count: int = 1) -> Source:
+def gated(layouts: Sequence[Layout], activation: str, count: int = 1, changed: bool = False) -> Source:
     """Return ``gate``: the product of two weights of as many rows, ``activation(first) * second``, quantized."""
     values = {"activation": _ACTIVATIONS[activation], "first": _taken(layouts[0]), "second": _taken(layouts[1])}
     text = _dots(layouts) + _PRODUCT + Template(_GATE).substitute(values)
-    return Source(_head(_blocks(layouts, count), count) + text, ("gate",))
+    return Source(_head(_blocks(layouts, count), count, changed) + text, ("gate",))
 
 
 def norms() -> Source:
@@ -44,21 +48,27 @@ def norms() -> Source:
     return Source(_head() + _PRODUCT + _NORM, ("norm_hidden",))
 
 
+def downs() -> Source:
+    """Return ``down_product``: what adapters multiply with activations first, a block for each row of theirs."""
+    return Source(_head(changed=True) + _PRODUCT + _DOWN, ("down_product",))
+
+
 def _blocks(layouts: Sequence[Layout], count: int) -> str:
     """Return how many blocks a multiprocessor is to hold at once: more spill but of codes that are nibbles."""
     if count > 1:
         return "4" if count < 4 else "3"
     light = all(resident(each) == "BLOCKS" and each.base.codes == "nibble" and not each.looks_up for each in layouts)
-    if any(each.base.scale == "nested" for each in layouts):
+    if any(each.base.scale == "nested" or resident(each) == "4" for each in layouts):
         return "4"
+    if any(each.looks_up and each.blocks for each in layouts):
+        return "5"
     return "BLOCKS" if light else "HEAVY_BLOCKS"
 
 
-def _head(blocks: str = "4", count: int = 1) -> str:
+def _head(blocks: str = "4", count: int = 1, changed: bool = False) -> str:
     values = {"count": count, "tile": tile_of(count), "threads": THREADS}
-    return (
-        f"#define RESIDENT {blocks}\n" + PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + QUANTIZE + IS_LAST
-    )
+    defined = f"#define RESIDENT {blocks}\n#define CHANGED {int(changed)}\n"
+    return defined + PRELUDE + TYPES["f32"] + Template(SUMS).substitute(values) + QUANTIZE + IS_LAST
 
 
 def _dots(layouts: Sequence[Layout]) -> str:
@@ -119,10 +129,10 @@ __device__ __forceinline__ bool is_last(int* counter, int blocks) {
 """
 _PRODUCT = r"""
 struct Part { const uint4* codes; const u32* highs; const void* scales; const void* heads; const float* bias;
-    int rows; int first; };
+    int rows; int first; int number; int low; };
 struct Product { Part parts[3]; const uint4* x; const float4* wide; float* y; float* hidden; const float* post;
-    const float* norm; uint4* quantized; float4* floats; int* counters; int units; int blocks; int size;
-    int apart; int width; float epsilon; };
+    const float* norm; uint4* quantized; float4* floats; int* counters; const char* changes; float* low; int units;
+    int blocks; int size; int apart; int width; int most; float epsilon; float softcap; };
 
 __device__ __forceinline__ float inverse_norm(float squares, int size, float epsilon) {
     __shared__ float found;
@@ -141,6 +151,32 @@ __device__ __forceinline__ uint4* codes_of(uint4* quantized, int m, int units) {
 __device__ __forceinline__ float4* floats_of(float4* floats, int m, int units) {
     return floats ? floats + m * row_vectors(units, 8) : floats;
 }
+#if CHANGED
+struct Change { const float* down; const float* up; const float* factor; int rank; int none; };
+// what the adapter of row m changes of a weight, 0 for nothing
+__device__ __forceinline__ const Change* change_of(const Product& p, const Part& w, int m) {
+    const Change* all = *(const Change* const*)(p.changes + 4ll * m * p.apart);
+    return all && all[w.number].rank ? all + w.number : 0;
+}
+// up of rows [first, first + TILE) times what down gave: columns more of the product
+__device__ __forceinline__ void add_changes(const Product& p, const Part& w, float* sums, int first, int rows) {
+    for (int m = 0; m < COUNT; m++) {
+        const Change* change = change_of(p, w, m);
+        const int rank = change ? change->rank : 0;
+        for (int i = THREAD; i < rank; i += THREADS) {
+            const float low = p.low[(m * 3 + w.low) * p.most + i];
+            #pragma unroll
+            for (int n = 0; n < COUNT * TILE; n++)
+                if (n / TILE == m)
+                    sums[n] = fmaf(change->up[(long long)min(first + n % TILE, rows - 1) * rank + i], low, sums[n]);
+        }
+    }
+}
+__device__ __forceinline__ const float* factor_of(const Product& p, const Part& w, int m, int row) {
+    const Change* change = change_of(p, w, m);
+    return change && change->factor ? change->factor + row : 0;
+}
+#endif
 // hidden += post norm of y, where there is one; then the norm of hidden as int8, four loads at a time, of row m:
 // one block does this while all others wait
 __device__ void finish_hidden(const Product& p, int m) {
@@ -177,6 +213,10 @@ _PART = """    {
             dots_@(w.codes, w.highs, w.scales, w.heads, $x, sums, block * TILE, w.rows, p.units);
             own = block * TILE + THREAD % TILE; row = start + own; bias = w.bias;
             there = THREAD < COUNT * TILE && own < w.rows;
+#if CHANGED
+            add_changes(p, w, sums, block * TILE, w.rows);
+            if (there) factor = factor_of(p, w, THREAD / TILE, own);
+#endif
         }
         block -= blocks; start += w.rows;
     }
@@ -185,16 +225,19 @@ _SUM = """
 __device__ __forceinline__ bool product(const Product& p, int& row, float& sum) {
     int block = blockIdx.x, start = 0, own = 0;
     bool there = false;
-    const float* bias = 0;
+    const float *bias = 0, *factor = 0;
     float sums[COUNT * TILE] = {};
 $parts    sum = total<COUNT * TILE>(sums);
+    if (there && factor) sum *= *factor;
     if (there && bias) sum += bias[own];
     return there;
 }
 extern "C" __global__ void BOUNDS(THREADS, RESIDENT) store(Product p) {
     int row = 0;
     float sum;
-    if (product(p, row, sum)) p.y[(long long)(THREAD / TILE) * p.width + row] = sum;
+    if (!product(p, row, sum)) return;
+    if (p.softcap > 0) sum = p.softcap * tanhf(sum / p.softcap);
+    p.y[(long long)(THREAD / TILE) * p.width + row] = sum;
 }
 extern "C" __global__ void BOUNDS(THREADS, RESIDENT) add(Product p) {
     int row = 0;
@@ -222,10 +265,18 @@ extern "C" __global__ void BOUNDS(THREADS, RESIDENT) gate(Product p) {
     float* behind = sums + COUNT * TILE;
     dots_0(a.codes, a.highs, a.scales, a.heads, $first, sums, a.first + first, a.first + a.rows, p.units);
     dots_1(b.codes, b.highs, b.scales, b.heads, $second, behind, b.first + first, b.first + b.rows, p.units);
+#if CHANGED
+    add_changes(p, a, sums, a.first + first, a.first + a.rows);
+    add_changes(p, b, behind, b.first + first, b.first + b.rows);
+#endif
     float sum = total<2 * COUNT * TILE>(sums);
     const int row = first + THREAD % TILE;
     if (THREAD < 2 * COUNT * TILE) {
         const Part& own = THREAD < COUNT * TILE ? a : b;
+#if CHANGED
+        const float* factor = factor_of(p, own, THREAD / TILE % COUNT, own.first + row);
+        if (factor) sum *= *factor;
+#endif
         if (own.bias) sum += own.bias[row];
     }
     const float other = SHUFFLE(sum, COUNT * TILE);
@@ -239,4 +290,20 @@ extern "C" __global__ void BOUNDS(THREADS, RESIDENT) gate(Product p) {
 """
 _NORM = """
 extern "C" __global__ void norm_hidden(Product p) { finish_hidden(p, blockIdx.x); }
+"""
+_DOWN = """
+extern "C" __global__ void down_product(Product p) {
+    const int m = blockIdx.y, part = blockIdx.x / p.most, i = blockIdx.x % p.most;
+    const Change* change = change_of(p, p.parts[part], m);
+    if (!change || i >= change->rank) return;
+    const float4* x = p.wide + m * row_vectors(p.units, 8);
+    const float4* row = (const float4*)change->down + (long long)i * p.units * 8;
+    float sums[1] = {};
+    for (int v = THREAD; v < 8 * p.units; v += THREADS) {
+        const float4 a = row[v], b = x[v / 256 * 256 + v % 8 * 32 + v / 8 % 32];
+        sums[0] = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sums[0]))));
+    }
+    const float sum = total<1>(sums);
+    if (THREAD == 0) p.low[(m * 3 + part) * p.most + i] = sum;
+}
 """

@@ -180,7 +180,8 @@ class Product:
         row = f"at + r % {TALL // 2}u" if self.activation else "at + r"
         where = f"select(one, two, vec4<bool>(r >= {TALL // 2}u))" if self.activation else "one"
         adds = any(each.layout.adds for each in self.segments)
-        body = self._one_row(adds, first == 0) if self.rows == 1 else self._many_rows(first == 0)
+        rows = range(first, first + count)
+        body = self._one_row(adds, first == 0) if self.rows == 1 else self._many_rows(first == 0, rows)
         values = {
             "R": self.rows, "ROW": row, "WHERE": where, "READ": f"read_{layout}", "FIRST": first, "END": first + count,
             "UNITS": self.columns // UNIT, "THREADS": self.threads, "VECTORS": self.columns // 4, "TALL": TALL,
@@ -243,7 +244,7 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
     }}
 """
 
-    def _many_rows(self, counts: bool) -> str:
+    def _many_rows(self, counts: bool, rows: range) -> str:
         gain = "* gains[@GAIN@u + 8u * unit + i]" if self.gain >= 0 else ""
         squares = f"""for (var b = 0u; b < @R@u; b++) {{
             for (var i = 0u; i < 8u; i++) {{
@@ -254,7 +255,7 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
         }}"""
         return f"""    for (var unit = thread; unit < @UNITS@u; unit += @THREADS@u) {{
         {squares if self.gain >= 0 and counts else ""}
-        for (var r = @FIRST@u; r < @END@u; r++) {{
+        for (var r = {rows.start}u; r < {rows.stop}u; r++) {{
             var w: array<vec4<f32>, 8>;
             let f = @READ@(@WHERE@, @ROW@, unit, &w);
             for (var i = 0u; i < 8u; i++) {{

@@ -56,6 +56,7 @@ class LowRankUpdates:
         """Hold them as the device adds them."""
         self.rows: LowRankRows | None = None
         self.arrays: tuple[Floats, Floats, Floats | None] | None = None
+        self.tensors: tuple[Tensor, Tensor, Tensor | None] | None = None
         if device == "cpu" and down.shape[1] % _LANES == 0:
             from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
@@ -65,8 +66,8 @@ class LowRankUpdates:
         else:
             import torch
 
-            self._down, self._up = (torch.from_numpy(part).to(device) for part in (down, up))
-            self._factor = None if factor is None else torch.from_numpy(factor).to(device)
+            down_there, up_there = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (down, up))
+            self.tensors = down_there, up_there, None if factor is None else torch.from_numpy(factor).to(device)
         self._on_cpu = device == "cpu"
         self.nbytes = self.rows.nbytes if self.rows is not None else 4 * (down.size + up.size)
 
@@ -81,8 +82,10 @@ class LowRankUpdates:
             x, y = x.float().contiguous(), y.float().contiguous()
             self.add(x.numpy(), y.numpy())
             return y
-        y.addmm_((x @ self._down.T).to(y.dtype), self._up.T)
-        return y if self._factor is None else y.mul_(self._factor)
+        assert self.tensors is not None, "arrays are added by ``add``"
+        down, up, factor = self.tensors
+        y.addmm_((x @ down.T).to(y.dtype), up.T)
+        return y if factor is None else y.mul_(factor)
 
     def add(self, x: Floats, y: Floats) -> None:
         """Add the change for x [T, in] to y [T, out] in place: float32 arrays, whose rows may lie apart."""
@@ -146,6 +149,10 @@ class BoundAdapter:
     def arrays(self, role: str) -> tuple[Floats, Floats, Floats | None] | None:
         """Return down [rank, in], up [out, rank] and the factor [out] of a DoRA, or None where nothing changes."""
         return self._updates[role].arrays if role in self._updates else None
+
+    def tensors(self, role: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return the same on a device of torch."""
+        return self._updates[role].tensors if role in self._updates else None
 
     def rows(self, role: str) -> LowRankRows | None:
         """Return the change of a weight as compiled functions add it, or None where there is none."""

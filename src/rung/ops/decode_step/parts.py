@@ -155,6 +155,9 @@ class Adapter(Protocol):
         """Return down [rank, in], up [out, rank] and the factor [out] of a DoRA, or None where nothing changes; for
         devices that torch does not drive."""
 
+    def tensors(self, role: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return the same on a device of torch that is no CPU."""
+
 
 class SequenceRows(NamedTuple):
     """Tokens of one sequence that a step reads: rows of a batch.

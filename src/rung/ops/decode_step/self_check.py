@@ -18,6 +18,7 @@ from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.models.decoder_memory import code_bytes, row_bytes
 from rung.ops import LADDERS
+from rung.ops.decode_step import GRAPH
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.rope import SPREAD, spread_evenly
@@ -144,8 +145,8 @@ class _Parts:
 
     def look_up(self) -> _Embedding:
         encoded = self._encoded("embed")
-        state = _Linear(encoded, "webgpu.rows", self._device).state if is_webgpu(self._device) else None
-        return _Embedding(formats.decode(encoded), state)
+        rung = "webgpu.rows" if is_webgpu(self._device) else "cuda.rows" if self._rungs[0] in GRAPH else ""
+        return _Embedding(formats.decode(encoded), _Linear(encoded, rung, self._device).state if rung else None)
 
     def vector(self, role: str) -> Floats:
         return 1 + self._values(role, (HIDDEN,)) / np.float32(4)

@@ -159,6 +159,44 @@ class Tile(Product):
         text = text.replace(f", {plain}, unit", f", {self._row()}, unit")
         return text.replace(f"unit += {self.threads}u", f"unit += {self.lanes}u")
 
+    def _many_rows(self, counts: bool, rows: range) -> str:
+        """Return the loop over columns for several rows of activations in float32, which are written out as integers'
+        are; each is read once for all rows of the weight, which are decoded before."""
+        gain = "* gains[@GAIN@u + 8u * unit + i]" if self.gain >= 0 else ""
+        decode = f"""var w#: array<vec4<f32>, 8>;
+        {{
+            let r = #u;
+            let f = @READ@(@WHERE@, @ROW@, unit, &w#);
+            for (var i = 0u; i < 8u; i++) {{
+                w#[i] = (select(f.x, f.y, i > 3u) * w#[i] + select(f.z, f.w, i > 3u)) {gain};
+            }}
+        }}
+        """
+        decoded = "".join(decode.replace("#", str(r)) for r in rows)
+        return f"""    for (var unit = thread; unit < @UNITS@u; unit += @THREADS@u) {{
+        {decoded}
+        {"".join(self._row_of_floats(b, counts, rows) for b in range(self.rows))}
+    }}
+"""
+
+    def _row_of_floats(self, b: int, counts: bool, rows: range) -> str:
+        """Return the WGSL that multiplies a unit of one row of activations with those of some rows of the weight."""
+        added = [f"s.{'xyzw'[r - rows.start]} += dot(w{r}[i], v);" for r in rows]
+        stored = [f"(*sums)[{r * self.rows + b}] += s.{'xyzw'[r - rows.start]};" for r in rows]
+        squares = self.gain >= 0 and counts
+        return f"""{{
+            var s = vec4<f32>(0.0);
+            var squares = 0.0;
+            for (var i = 0u; i < 8u; i++) {{
+                let v = activations({b}u, 8u * unit + i);
+                {"squares += dot(v, v);" if squares else ""}
+                {" ".join(added)}
+            }}
+            {f"(*sums)[{TALL * self.rows + b}] += squares;" if squares else ""}
+            {" ".join(stored)}
+        }}
+        """
+
     def _multiply_integers(self, layout: int, first: int, count: int) -> str:
         """Return the function for units of activations. Rows of these are written out: of a loop that a driver does not
         unroll, the sums would lie in memory."""
