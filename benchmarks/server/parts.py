@@ -59,8 +59,9 @@ class Server:
         self.port = int(self._first(r"http://\S+:(\d+)"))
 
     def _first(self, pattern: str) -> str:
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until and self.process.poll() is None:
+        for _ in range(int(START_SECONDS / 0.05)):  # as ``within`` counts seconds
+            if self.process.poll() is not None:
+                break
             if found := re.search(pattern, self.said()):
                 return found[1]
             time.sleep(0.05)

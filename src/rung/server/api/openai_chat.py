@@ -160,7 +160,9 @@ async def chat(call: Call, body: ChatRequest) -> Response:
     head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model, **FINGERPRINT}
     if body.stream:
         streams = [_Choice(parser_of(answers, generate, body.callable_tools)) for _ in range(generate.n)]
-        return Stream(_chunks(answers, head, streams, with_usage), on_close=answers.close)
+        answers.encode = lambda delta: streams[delta.index].event_of(delta)
+        parts = _chunks(answers, head, streams, with_usage)
+        return Stream(parts, on_close=answers.close, on_begin=answers.write_with)
     choices = await call.collect(answers)
     listed = [
         {
@@ -226,13 +228,15 @@ class _Choice:
 
     def __init__(self, parser: ChatParser) -> None:
         self._parser, self._entries, self._calls = parser, list[dict[str, Any]](), 0
+        #: What stands before and after the JSON of a text in its event.
+        self.around: list[bytes] = []
 
-    def push_text(self, each: Delta) -> bytes | None:
-        """Return the text that an answer got longer by, as JSON; None, and nothing is taken, where more than that is
-        to be looked at. Most events of streams are these, so they are to be cheap."""
+    def event_of(self, each: Delta) -> bytes | None:
+        """Return the event of the text that an answer got longer by, where that is all there is to look at; nothing is
+        changed. Most events of streams are these, so they are to be cheap."""
         if self._entries or each.logprobs or each.times is not None or not each.text or not self._parser.is_plain:
             return None
-        return to_json(each.text)
+        return to_json(each.text).join(self.around)
 
     def push(self, each: Delta) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
         """Yield the pieces that are given out now that an answer got longer, each with its entries."""
@@ -273,7 +277,8 @@ async def _chunks(
     def piece(index: int, text: str) -> bytes:
         return chunk(index, {"content": text})
 
-    around = [around_text(partial(piece, index)) for index in range(len(choices))]
+    for index, choice in enumerate(choices):
+        choice.around = around_text(partial(piece, index))
     ends: list[Finished] = []
     try:
         for index in range(len(choices)):
@@ -283,8 +288,8 @@ async def _chunks(
                 case PromptRead():
                     yield chunk(each.index, {}, None, None, prompt_progress=progress(each))
                 case Delta():
-                    if (text := choices[each.index].push_text(each)) is not None:
-                        yield text.join(around[each.index])
+                    if (data := choices[each.index].event_of(each)) is not None:
+                        yield data
                         continue
                     extra = {} if each.times is None else {"timings": timings(each.times)}
                     for delta, entries in choices[each.index].push(each):
