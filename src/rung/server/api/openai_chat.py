@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.engine.openai_forms import REASONS, chat_logprobs
+from rung.engine.openai_forms import REASONS, chat_logprobs, join_texts, template_role
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
     FINGERPRINT,
@@ -23,7 +23,6 @@ from rung.server.api.openai_fields import (
     Tokens,
     ends_in_answer,
     ends_of,
-    join_texts,
     lora_scales,
     named_slot,
     new_id,
@@ -63,12 +62,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     audio: None = None
 
     def to_template(self, between: str = "\n") -> dict[str, Any]:
-        """Return it as chat templates read messages, with what stands ``between`` parts; ``developer`` is the newer
-        word for ``system``."""
+        """Return it as chat templates read messages, with what stands ``between`` parts."""
         content = self.content
         if isinstance(content, list):
             content = join_texts((part.text or part.refusal for part in content), between)
-        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content or ""}
+        found: dict[str, Any] = {"role": template_role(self.role), "content": content or ""}
         if self.tool_calls:
             found["tool_calls"] = [each.to_template() for each in self.tool_calls]
         for field in ("name", "reasoning_content", "tool_call_id"):
