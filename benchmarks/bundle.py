@@ -5,7 +5,7 @@
 A start is timed from nothing to ``/health`` 200 and to the first token of a short completion. The first start of a
 bundle unpacks it into an empty cache; llama-server's file is in the page cache, as the bundle's. As root the bundles
 also start in a folder with ``chroot``: one that has a Python and one that has none. ``--sparse`` makes a model of so
-many GiB of zeros, a file of holes, and starts its bundle.
+many GiB of zeros, a file of holes, and starts its bundle in the same ways.
 """
 
 from __future__ import annotations
@@ -98,16 +98,18 @@ def bundle(model: Path, out: Path, *options: str) -> float:
 
 
 def starts(model: Path, plain: Path, llama: Path | None, turns: int, folder: Path) -> None:
-    """Print the starts of a bundle, of rung and of llama-server, in turns."""
+    """Print the starts of a bundle, of rung and of llama-server, in turns, each with a context of 512."""
+    print(f"{plain.name}:")
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "RUNG_CACHE": str(folder / "cache")}
     own = {**os.environ, "RUNG_CACHE": str(folder / "own")}
     python = getattr(sys, "_base_executable", sys.executable)
     commands = {
-        "bundle": ([python, str(plain)], environment),
-        "rung": ([sys.executable, "-m", "rung", "serve", str(model), "--device", "cpu"], own),
+        "bundle": ([python, str(plain), "--context", "512"], environment),
+        "rung": ([sys.executable, "-m", "rung", "serve", str(model), "--device", "cpu", "--context", "512"], own),
     }
     if llama is not None:
-        commands["llama-server"] = ([str(llama / "llama-server"), "-m", str(model), "--no-warmup"], dict(os.environ))
+        peer = [str(llama / "llama-server"), "-m", str(model), "--no-warmup", "-c", "512"]
+        commands["llama-server"] = (peer, dict(os.environ))
     first = start(*commands["bundle"])
     print(f"bundle, first start: healthy after {first[0]:.2f} s, first token after {first[1]:.2f} s")
     start(*commands["rung"])
@@ -131,6 +133,13 @@ def system(folder: Path, python: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def forget(*files: Path) -> None:
+    """Have the page cache drop files: a system without ``/proc`` counts what holds files as taken."""
+    for path in files:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def in_chroot(file: Path, folder: Path, python: Path | None) -> None:
@@ -170,8 +179,11 @@ def main() -> None:
             bundle(folder / "sparse.gguf", sparse, "--with-python", "--no-warm-up", "--context", "512")
             size = sparse.stat()
             print(f"sparse: {size.st_size / 2**30:.2f} GiB, {size.st_blocks * 512 / 2**20:.0f} MB on the disk")
+            starts(folder / "sparse.gguf", sparse, given.llama_cpp, given.turns, folder)
             if small_system.possible():
+                forget(folder / "sparse.gguf", sparse)
                 in_chroot(sparse, folder / "without", None)
+                forget(sparse)
                 in_chroot(sparse, folder / "with", python)
 
 

@@ -2,9 +2,11 @@
 
     python benchmarks/serve.py MODEL.gguf [--llama-cpp BUILD/bin] [--streams 1 2 4 8 16] [--turns 5]
 
-Streams are read by one client, all at once; a figure is the sum of their tokens after the first ones, from the first
-token of all to the last. ``engine`` computes the same sequences in a process without HTTP. Overhead is the median
-over the turns of 1 - HTTP / engine.
+Streams are read by one client, all at once, which counts events and reads nothing else of them: it has the same cores.
+A figure is the sum of their tokens a second while all of them are answered: from the time when the last one has its
+first token until the first one ends, so that no prompt is read in that time. ``engine`` computes the same sequences in
+a process without HTTP, ``llama-batched-bench`` as many of llama-server's. Overhead is the median over the turns of
+1 - HTTP / engine, of llama-server that of 1 - llama-server / llama-batched-bench.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ENGINE = """
@@ -29,63 +32,107 @@ import rung
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.sequence import TokenSequence
 
-path, counts, prompts, tokens, threads = sys.argv[1], *map(json.loads, sys.argv[2:6])
-model = rung.load(path, context=len(prompts[0]) + tokens + 8, parallel=max(counts), threads=threads, device="cpu")
+path, counts, prompts, tokens, threads, context = sys.argv[1], *map(json.loads, sys.argv[2:7])
+model = rung.load(path, context=context, parallel=max(counts), threads=threads, device="cpu")
 ends = frozenset({*model.card.end_tokens, *model.tokenizer.end_tokens})
 
-def run(count, salt):
+def run(form):
     everybody = []
-    for ids in prompts[:count]:
-        ids = [salt, *ids[1:]]
+    for prompt in prompts[form]:
+        ids = model.tokenizer.encode(prompt)
         everybody.append(TokenSequence(ids, Sampler(Sampling()), ends=ends, context=model.plan.context, most=tokens))
         model.scheduler.add(everybody[-1])
-    while not any(each.ahead for each in everybody):
-        model.scheduler.advance(*(each for each in everybody if not each.ended))
-    started = time.perf_counter()
-    while not all(each.ended for each in everybody):
+    def count():
+        return sum(len(each.ids) - each.prompt for each in everybody)
+
+    while not all(each.ahead for each in everybody):
+        model.scheduler.advance(*everybody)
+    started, before = time.perf_counter(), count()
+    while not any(each.ended for each in everybody):
         for each in everybody:
             while each.take() is not None:
                 pass
-        model.scheduler.advance(*(each for each in everybody if not each.ended))
-    took = time.perf_counter() - started
-    said = sum(len(each.ids) - each.prompt - 1 for each in everybody)
+        model.scheduler.advance(*everybody)
+    took, said = time.perf_counter() - started, count() - before
     for each in everybody:
         model.scheduler.cancel(each)
     return said / took
 
-run(max(counts), 3)
-print(json.dumps({count: run(count, 10 + count) for count in counts}))
+run(0)
+print(json.dumps({count: run(1 + form) for form, count in enumerate(counts)}))
 """
 
 
-def prompts_of(count: int, length: int) -> list[list[int]]:
-    """Return token ids that begin alike nowhere."""
-    return [[5 + (7 * number + 11 * at) % 200 for at in range(length)] for number in range(count)]
+#: What answers are, a form for each number of streams, and what they are about. An engine guesses what it said before,
+#: and what repeats itself: of these it guesses little, so that a step gives a token.
+_FORMS = ("A table of the numbers of", "The story of", "A letter to", "The law about", "A recipe for", "A speech about")
+_SUBJECTS = ("the sea", "a baker", "the winter", "a bridge", "two brothers", "the moon", "a garden", "an old clock")
+#: Tokens of a prompt at most.
+_PROMPT = 40
 
 
-async def stream(port: int, ids: list[int], tokens: int) -> tuple[float, float, int]:
-    """Return when the first token of an answer came, when it ended, and how many tokens it has."""
-    body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "stream": True}
-    data = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
-    first, said, last = 0.0, 0, 0.0
-    while line := await reader.readline():
-        if line.startswith(b"data: {"):
-            event = json.loads(line[6:])
-            last = time.perf_counter()
-            first = first or last
-            said = (event.get("usage") or {}).get("completion_tokens", said)
-    writer.close()
-    return first, last, said
+def prompts_of(count: int, form: int) -> list[str]:
+    """Return so many prompts of a form; number 0 is to warm a server up."""
+    about = (f"{_SUBJECTS[number % len(_SUBJECTS)]} of house {number}" for number in range(count))
+    return [f"{_FORMS[form % len(_FORMS)]} {each}:" for each in about]
 
 
-async def rate(port: int, prompts: list[list[int]], tokens: int) -> float:
-    """Return tokens a second of streams that are read at once."""
-    found = await asyncio.gather(*(stream(port, ids, tokens) for ids in prompts))
-    took = max(last for _, last, _ in found) - min(first for first, _, _ in found)
-    return sum(said - 1 for _, _, said in found) / took
+def all_prompts(counts: Sequence[int]) -> list[list[str]]:
+    """Return the prompts that warm a server up, and those of each number of streams."""
+    return [prompts_of(max(counts), 0), *(prompts_of(count, 1 + form) for form, count in enumerate(counts))]
+
+
+#: Bytes in which the last event of a stream lies.
+_END = 4096
+
+
+class Reader(asyncio.Protocol):
+    """Send a request for a stream, and note when how many of its events came."""
+
+    def __init__(self, data: bytes) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        self.times: list[tuple[float, int]] = []
+        self._data, self._end = data, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request."""
+        transport.write(self._data)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        """Count the events that begin in what came."""
+        if count := data.count(b"data: {"):
+            self.times.append((time.perf_counter(), count))
+        self._end = data if len(data) > _END else self._end + data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end."""
+        self.ended.set_result(None)
+
+    @property
+    def said(self) -> int:
+        """Return the tokens of the answer, which its last event with ``usage`` says."""
+        return int(re.findall(rb'"completion_tokens": *(\d+)', self._end)[-1])
+
+    def tokens_within(self, first: float, last: float) -> float:
+        """Return the tokens that came behind ``first`` and until ``last``."""
+        within = sum(count for at, count in self.times if first < at <= last)
+        return self.said * within / sum(count for _, count in self.times)
+
+
+async def rate(port: int, prompts: list[str], tokens: int) -> float:
+    """Return tokens a second of streams that are read at once, while all of them are answered."""
+    loop, readers = asyncio.get_running_loop(), list[Reader]()
+    for prompt in prompts:
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True}
+        data = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        request = f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+        readers.append((await loop.create_connection(lambda data=request: Reader(data), "127.0.0.1", port))[1])
+    await asyncio.gather(*(each.ended for each in readers))
+    if short := [each.said for each in readers if each.said < tokens]:
+        print(f"answers of {short} tokens ended by themselves", file=sys.stderr)
+    first, last = max(each.times[0][0] for each in readers), min(each.times[-1][0] for each in readers)
+    return sum(each.tokens_within(first, last) for each in readers) / (last - first)
 
 
 @contextlib.contextmanager
@@ -105,21 +152,31 @@ def serving(command: list[str], port: int) -> Iterator[None]:
 
 def over_http(command: list[str], port: int, given: argparse.Namespace) -> dict[int, float]:
     """Return tokens a second of a server by the number of streams."""
-    prompts = prompts_of(max(given.streams), given.prompt)
+    first, *prompts = all_prompts(given.streams)
     with serving(command, port):
-        asyncio.run(rate(port, [[3, *ids[1:]] for ids in prompts], given.tokens))
-        return {
-            count: asyncio.run(rate(port, [[10 + count, *ids[1:]] for ids in prompts[:count]], given.tokens))
-            for count in given.streams
-        }
+        asyncio.run(rate(port, first, given.tokens))
+        rates = [asyncio.run(rate(port, each, given.tokens)) for each in prompts]
+    return dict(zip(given.streams, rates, strict=True))
 
 
 def alone(given: argparse.Namespace) -> dict[int, float]:
     """Return tokens a second of the engine by the number of sequences."""
-    numbers = (given.streams, prompts_of(max(given.streams), given.prompt), given.tokens, given.threads)
+    context = _PROMPT + given.tokens
+    numbers = (given.streams, all_prompts(given.streams), given.tokens, given.threads, context)
     command = [sys.executable, "-c", ENGINE, str(given.model), *map(json.dumps, numbers)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {int(count): found for count, found in json.loads(said.splitlines()[-1]).items()}
+
+
+def batched(given: argparse.Namespace) -> dict[int, float]:
+    """Return tokens a second of llama.cpp without a server by the number of sequences."""
+    counts, context = given.streams, (_PROMPT + given.tokens) * max(given.streams)
+    command = [str(given.llama_cpp / "llama-batched-bench"), "-m", str(given.model), "-c", str(context)]
+    command += ["-npp", str(_PROMPT // 2), "-ntg", str(given.tokens), "-npl", ",".join(map(str, counts))]
+    command += ["-t", str(given.threads), "--output-format", "jsonl"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return {each["pl"]: each["speed_tg"] for each in found}
 
 
 def main() -> None:
@@ -128,14 +185,13 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--llama-cpp", type=Path)
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--turns", type=int, default=5)
     given = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    context, most = given.prompt + given.tokens + 8, max(given.streams)
+    context, most = _PROMPT + given.tokens, max(given.streams)
     common = ["--port", str(port), "--threads", str(given.threads), "--parallel", str(most)]
     ours = [
         sys.executable,
@@ -153,7 +209,7 @@ def main() -> None:
     turns = []
     for _ in range(given.turns):
         peer = over_http([*theirs, "-c", str(context * most)], port, given) if theirs else {}
-        turns.append((alone(given), over_http(ours, port, given), peer))
+        turns.append((alone(given), over_http(ours, port, given), peer, batched(given) if theirs else {}))
     print(f"{given.model.stem}, {given.threads} threads, {given.turns} turns")
     for count in given.streams:
         engine, http = ([turn[place][count] for turn in turns] for place in (0, 1))
@@ -164,6 +220,8 @@ def main() -> None:
             peers = [turn[2][count] for turn in turns]
             ratio = statistics.median(b / c for b, c in zip(http, peers, strict=True))
             line += f"  llama-server {statistics.median(peers):8.1f}  ratio {ratio:.2f}"
+            lost = statistics.median(1 - turn[2][count] / turn[3][count] for turn in turns)
+            line += f"  its overhead {lost:+.1%}"
         print(line, flush=True)
 
 

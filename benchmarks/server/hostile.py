@@ -1,18 +1,23 @@
 """Hostile requests: random bodies of the forms of ``/openapi.json`` with something wrong in them, and sockets that
 do not behave.
 
-    python -m benchmarks.server.hostile [--count 10000] [--seed 0] [--schemathesis st]
+    python -m benchmarks.server.hostile [--count 10000] [--seed 0] [--parts FOLDER] [--schemathesis st]
 
 Nothing may crash or hang, and no answer be above 500 but 503. After every hundred requests ``/health`` is 200 and an
 answer has the bytes that it had at the beginning. The engine's memory stays within 5 % of its plan, that of the HTTP
 process within 60 MB of where it was after the first tenth. With ``--schemathesis`` it is that program which makes the
 requests, of the forms of the document and of other ones, for a server whose answers are of 64 tokens at most.
+
+With ``--parts`` they are sent in parts of 10,000, each to a server of its own and by a seed of its own, from ``--seed``
+on. FOLDER has what each part found: a run that was ended goes on behind the parts that are there, and the outcome is
+that of all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import re
 import socket
@@ -38,10 +43,13 @@ from benchmarks.server.parts import (
     parse,
     request,
     serving,
+    within,
 )
 
 #: Requests at a time, and between two looks at the server.
 STREAMS, BATCH = 12, 100
+#: Requests of a part.
+PART = 10_000
 #: What the HTTP process may grow by, and the share that an engine may take beyond its plan.
 GROWTH, BEYOND = 60 * 2**20, 1.05
 GOOD = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "temperature": 0}
@@ -51,8 +59,7 @@ _HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 async def read(reader: asyncio.StreamReader, seconds: float = ANSWER_SECONDS) -> bytes:
     """Return what comes until the other side closes. Raises ``TimeoutError`` where it does not."""
     with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(seconds):
-            return await reader.read(-1)
+        return await within(seconds, reader.read(-1))
     return b""
 
 
@@ -283,11 +290,36 @@ async def run_schemathesis(server: Server, program: str, count: int, seed: int) 
     return found
 
 
+def run_parts(folder: Path, model: str, count: int, seed: int) -> Findings:
+    """Send requests in parts, without those whose findings are in ``folder``; return what all parts found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Findings()
+    for part in range(seed, seed + -(-count // PART)):
+        kept = folder / f"{part}.json"
+        if not kept.exists():
+            with serving(model, "--parallel", "4") as server:
+                new = asyncio.run(run(server, PART, part))
+            kept.with_suffix(".new").write_text(json.dumps({"counts": new.counts, "broken": new.broken}))
+            kept.with_suffix(".new").replace(kept)
+            print(f"seed {part}: {len(new.broken)} promises do not hold", flush=True)
+        document = json.loads(kept.read_text())
+        found.broken += [f"seed {part}: {each}" for each in document["broken"]]
+        for name, value in document["counts"].items():  # sums of requests, and the most of memory
+            before = found.counts.get(name, 0)
+            found.counts[name] = before + value if name.startswith(("status", "closed")) else max(before, value)
+    return found
+
+
 def main() -> int:
     """Attack a server and print what was found."""
     parser = arguments(__doc__, 10_000)
+    parser.add_argument("--parts", type=Path, metavar="FOLDER", help="send them in parts, and go on behind those there")
     parser.add_argument("--schemathesis", metavar="PROGRAM", help="the program st of schemathesis")
     given = parser.parse_args()
+    if given.parts is not None:
+        found = run_parts(given.parts, given.model, given.count, given.seed)
+        print(f"{given.count:,} hostile requests in parts, from seed {given.seed} on")
+        return found.show()
     more = ["--context", "64"] if given.schemathesis else []
     with serving(given.model, "--parallel", "4", *more) as server:
         if given.schemathesis:

@@ -12,6 +12,7 @@ too. The embeddings are those of ENCODER, by default of the model. Prints the te
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import subprocess
@@ -84,9 +85,9 @@ def llama_server(program: str, model: str) -> Iterator[str]:
     """Run llama-server with a model until the block ends; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [program, "-m", model, "--port", str(port), "--jinja"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    threads = str(len(os.sched_getaffinity(0)))  # it would take all of the machine's, and wait for each other's
+    command = [program, "-m", model, "--port", str(port), "--jinja", "-t", threads]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url, until = f"http://127.0.0.1:{port}", time.monotonic() + parts.START_SECONDS
     try:
         while time.monotonic() < until:

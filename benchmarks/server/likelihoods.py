@@ -3,13 +3,17 @@
     python -m benchmarks.server.likelihoods --python PYTHON [--count 200] [--seed 0]
 
 PYTHON is an interpreter that has lm-eval (``pip install 'lm_eval[api]'``) and transformers. A tiny model of random
-weights is served in f32 with a cache in f32; lm-eval asks for the log-likelihood of texts after others, as its tasks
-do. Prints how far these lie from transformers', and whether both say the same of greedy tokens.
+weights is served in f32 with a cache in f32; lm-eval asks for the log-likelihood of texts after others. Prints how far
+these lie from transformers', and whether both say the same of greedy tokens.
+
+Then lm-eval runs three whole tasks, of a file each, with the server and with transformers (its model ``hf``): questions
+with several answers, last words, and texts as they are (perplexity). All log-likelihoods and all scores are compared.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -34,6 +38,47 @@ model = LocalCompletionsAPI(
 )
 asked = [Instance("loglikelihood", {}, tuple(pair), number) for number, pair in enumerate(pairs)]
 print("found " + json.dumps(model.loglikelihood(asked)))
+"""
+#: The tasks: a question's answers, what comes last, and whole texts, with what they are scored by.
+_TASKS = {
+    "choices": """
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{label}}"
+metric_list: [{metric: acc}, {metric: acc_norm}]
+""",
+    "last": """
+output_type: loglikelihood
+doc_to_text: "{{question}}"
+doc_to_target: " {{choices[label]}}"
+metric_list: [{metric: perplexity, aggregation: perplexity}, {metric: acc}]
+""",
+    "texts": """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{question}} {{choices[label]}}"
+metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
+""",
+}
+#: Runs in PYTHON, with the address, the folder of the model and that of the tasks.
+_RUN_TASKS = """
+import json, sys
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+url, folder, tasks = sys.argv[1:]
+served = dict(base_url=url + "/v1/completions", model=folder, tokenizer=folder, tokenizer_backend="huggingface",
+              num_concurrent=4, max_length=128)
+local = dict(pretrained=folder, dtype="float32", device="cpu", max_length=128)
+found = {}
+for model, arguments in {"local-completions": served, "hf": local}.items():
+    run = simple_evaluate(model=model, model_args=arguments, tasks=["choices", "last", "texts"], bootstrap_iters=0,
+                          task_manager=TaskManager(include_path=tasks, include_defaults=False), batch_size=1)
+    samples = {name: [each["resps"] for each in several] for name, several in run["samples"].items()}
+    scores = {name: {key: value for key, value in each.items() if isinstance(value, float)}
+              for name, each in run["results"].items()}
+    found[model] = {"samples": samples, "scores": scores}
+print("found " + json.dumps(found))
 """
 
 
@@ -66,6 +111,50 @@ def expected(model: Any, folder: Path, pairs: list[tuple[str, str]]) -> list[tup
     return found
 
 
+def write_tasks(folder: Path, count: int, seed: int) -> None:
+    """Write the tasks, and so many questions for each."""
+    draw, texts = random.Random(seed), pairs_of(count, seed)
+    folder.mkdir()
+    lines = []
+    for question, right in texts:
+        choices = [right.strip(), *(" ".join(draw.choices(_WORDS, k=draw.randint(1, 4))) for _ in range(3))]
+        draw.shuffle(choices)
+        lines.append(json.dumps({"question": question, "choices": choices, "label": choices.index(right.strip())}))
+    (folder / "questions.jsonl").write_text("\n".join(lines))
+    files = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder / 'questions.jsonl'}}}}}\n"
+    for name, text in _TASKS.items():
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{files}test_split: test{text}")
+
+
+def numbers_of(value: Any) -> list[float]:
+    """Return the numbers of nested lists, in their order; what is greedy is 1 or 0."""
+    return [float(value)] if not isinstance(value, list) else [each for part in value for each in numbers_of(part)]
+
+
+def compare_tasks(found: dict[str, Any], findings: parts.Findings) -> None:
+    """Compare what lm-eval got of the server and of transformers."""
+    ours, theirs = found["local-completions"], found["hf"]
+    for name in _TASKS:
+        numbers = [numbers_of(each["samples"][name]) for each in (ours, theirs)]
+        far = max(abs(a - b) for a, b in zip(*numbers, strict=True))
+        findings.count(f"task {name}, numbers", len(numbers[0]))
+        findings.count(f"task {name}, largest difference", far)
+        findings.expect(far <= _BAR, f"task {name}: a log-likelihood is {far} away")
+        for score, value in theirs["scores"][name].items():
+            findings.count(f"task {name}, {score}", value)
+            near = abs(ours["scores"][name][score] - value) <= _BAR * max(1.0, abs(value))
+            findings.expect(near, f"task {name}, {score}: {ours['scores'][name][score]} and {value}")
+
+
+def asked(python: str, script: str, *arguments: str, given: str = "") -> Any:
+    """Return what a script that runs in another Python has found."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    command, environment = [python, "-c", script, *arguments], {**os.environ, **offline}
+    environment.pop("PYTHONPATH", None)
+    run = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return json.loads(next(line for line in run.stdout.splitlines() if line.startswith("found "))[6:])
+
+
 def main() -> int:
     """Compare and print."""
     from tests import tiny
@@ -80,12 +169,13 @@ def main() -> int:
         model = tiny.tiny_checkpoint(folder, "llama").eval()
         tiny.gguf_vocabulary(folder)
         options = ("--format", "f32", "--cache-type", "f32", "--context", "128", "--parallel", "4")
+        write_tasks(folder.parent / "tasks", given.count, given.seed)
         with parts.serving(str(folder), *options) as server:
-            command = [given.python, "-c", _ASK, f"http://127.0.0.1:{server.port}", str(folder)]
-            run = subprocess.run(command, input=json.dumps(pairs), stdout=subprocess.PIPE, text=True, check=True)
-        line = next(line for line in run.stdout.splitlines() if line.startswith("found "))
+            address = f"http://127.0.0.1:{server.port}"
+            found = asked(given.python, _ASK, address, str(folder), given=json.dumps(pairs))
+            compare_tasks(asked(given.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks"), findings)
         far = 0.0
-        for pair, ours, theirs in zip(pairs, json.loads(line[6:]), expected(model, folder, pairs), strict=True):
+        for pair, ours, theirs in zip(pairs, found, expected(model, folder, pairs), strict=True):
             far = max(far, abs(ours[0] - theirs[0]))
             findings.count("log-likelihoods")
             findings.count("greedy ones", theirs[1])

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -13,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 #: Seconds until a server must be ready, and in which any answer must have come.
 START_SECONDS, ANSWER_SECONDS = 120.0, 60.0
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -56,8 +59,9 @@ class Server:
         self.port = int(self._first(r"http://\S+:(\d+)"))
 
     def _first(self, pattern: str) -> str:
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until and self.process.poll() is None:
+        for _ in range(int(START_SECONDS / 0.05)):  # as ``within`` counts seconds
+            if self.process.poll() is not None:
+                break
             if found := re.search(pattern, self.said()):
                 return found[1]
             time.sleep(0.05)
@@ -160,10 +164,28 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
             await writer.wait_closed()
 
 
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns. Raises ``TimeoutError`` after so many seconds, of which those in which this process
+    was stopped count once: whoever stops it stops the server, too."""
+    task = asyncio.create_task(work)
+    try:
+        for _ in range(math.ceil(seconds)):
+            if (await asyncio.wait({task}, timeout=1.0))[0]:
+                return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def call(port: int, path: str, body: Any = None, *headers: str, method: str = "") -> Reply:
     """Return the response to a request. Raises ``TimeoutError`` where it does not come whole."""
-    async with asyncio.timeout(ANSWER_SECONDS), connected(port) as (reader, writer):
-        writer.write(request(path, body, *headers, method=method))
+    return await within(ANSWER_SECONDS, _call(port, request(path, body, *headers, method=method)))
+
+
+async def _call(port: int, data: bytes) -> Reply:
+    async with connected(port) as (reader, writer):
+        writer.write(data)
         return parse(await reader.read(-1))
 
 

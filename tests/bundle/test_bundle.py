@@ -40,6 +40,16 @@ def test_it_answers_as_rung_does(started, bundle, rung):
     assert "Unpacking" not in second.stderr
 
 
+def test_bytecode_is_kept_in_its_own_folder_where_python_keeps_none(started, bundle):
+    """What a start compiles is there for the next one, and nothing is written into the Python of the machine."""
+    cache, _ = started
+    said = start(bundle, *PROMPT, RUNG_CACHE=str(cache), PYTHONDONTWRITEBYTECODE="1")
+    assert said.returncode == 0, said.stderr
+    (kept,) = (cache / "bundles").glob("*/bytecode")
+    compiled = {path.name.partition(".")[0] for path in kept.rglob("*.pyc")}
+    assert {"scheduler", "_methods"} <= compiled, "modules of rung and of NumPy"
+
+
 def test_the_model_stays_in_the_bundle(started):
     """Nothing that is unpacked has its bytes."""
     data = demo_path().read_bytes()

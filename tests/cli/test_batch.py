@@ -40,6 +40,7 @@ def test_lines_of_openai_get_what_openai_answers(rung, files, tmp_path):
         {"custom_id": "b", "url": "/v1/completions", "body": {"model": "demo", "prompt": "the model", "max_tokens": 3}}
     )
     parts = [{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]
+    parts.insert(0, {"role": "developer", "content": "be short"})
     given = files(chat("a", max_completion_tokens=6, max_tokens=None, user="me"), completion, chat("c", messages=parts))
     assert rung("batch", *given, "--quiet").code == 0
     found = {entry["custom_id"]: entry for entry in answers(tmp_path / "out.jsonl")}
@@ -55,7 +56,8 @@ def test_lines_of_openai_get_what_openai_answers(rung, files, tmp_path):
     raw = json.loads(rung("run", "demo", "the model", "--raw", "--max-tokens", "3", "--json").out)
     assert second["choices"][0]["text"] == raw["text"]
     assert second["object"] == "text_completion"
-    assert third["choices"][0]["message"]["content"] == asked["text"][: len(third["choices"][0]["message"]["content"])]
+    lines = json.loads(rung("run", "demo", "hel\nlo", "--system", "be short", "--max-tokens", "4", "--json").out)
+    assert third["choices"][0]["message"]["content"] == lines["text"], "parts are lines, as over HTTP"
 
 
 def _embedding(key: str, **body) -> str:

@@ -28,6 +28,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.given, self.ended = 0, threading.Event()
+        self.writers, self.refused = [], 0
 
     async def __call__(self, scope, receive, send) -> None:
         path = scope["path"]
@@ -35,6 +36,8 @@ class Streams:
             await Stream(self._short())(scope, receive, send)
         elif path == "/long":
             await Stream(self._long())(scope, receive, send)
+        elif path == "/at-once":
+            await Stream(self._at_once(), on_begin=self.writers.append)(scope, receive, send)
         else:
             content = PART * PARTS if path == "/whole" else path.encode()
             await Response(content)(scope, receive, send)
@@ -42,6 +45,16 @@ class Streams:
     async def _short(self):
         for each in SHORT:
             yield each
+
+    async def _at_once(self):
+        """Every other part is written at once, if the client has read enough for that."""
+        self.given = 0
+        for number in range(PARTS):
+            self.given += 1
+            part = b"%8d" % number + PART
+            if number % 2 == 0 or not self.writers[-1](part):
+                self.refused += number % 2
+                yield part
 
     async def _long(self):
         self.given = 0
@@ -101,6 +114,15 @@ def test_a_client_that_does_not_read_holds_its_stream_up_and_loses_nothing(strea
         answer = http.client.HTTPResponse(client)
         answer.begin()
         assert answer.read() == PART * PARTS
+
+
+def test_parts_that_are_written_at_once_come_in_their_order_and_wait_for_a_slow_client(streams):
+    with connected(streams.port, "/at-once", more="Connection: close\r\n") as client:
+        assert wait_still(streams) < PARTS // 2
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.read() == b"".join(b"%8d" % number + PART for number in range(PARTS))
+    assert 0 < streams.refused < PARTS // 2
 
 
 def test_a_client_that_never_reads_is_hung_up_on(streams, monkeypatch):

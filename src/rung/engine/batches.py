@@ -16,7 +16,17 @@ from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.locks import lock_open_file
 from rung.engine.generation import Generation
-from rung.engine.openai_forms import REASONS, chat_logprobs, text_logprobs, usage
+from rung.engine.openai_forms import (
+    LABELS,
+    OPTIONS,
+    REASONS,
+    chat_logprobs,
+    join_texts,
+    options_of,
+    template_role,
+    text_logprobs,
+    usage,
+)
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.formats.codec import Floats
 
@@ -74,29 +84,10 @@ def _take(generation: Generation) -> Answer | None:
     return Answer(generation.text, list(generation.tokens), generation.result, error)
 
 
-#: Fields of ``generate`` by what OpenAI's requests, and others like them, call them.
-_OPTIONS = {
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "logit_bias": "logit_bias",
-    "logprobs": "logprobs",
-    "top_logprobs": "top_logprobs",
-    "seed": "seed",
-    "stop": "stop",
-    "repeat_penalty": "repeat_penalty",
-    "repetition_penalty": "repeat_penalty",
-}
-#: Fields that change nothing of an answer.
-_LABELS = ("user", "metadata", "store", "safety_identifier", "service_tier")
 #: Fields with the only values that may be asked for: those by which nothing changes.
 _PLAIN = {"n": (1, None), "stream": (False, None), "best_of": (1, None), "echo": (False, None)}
+#: Options of ``generate`` that OpenAI has not.
+_OWN = ("system", "raw")
 CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 #: Ways to write an embedding: a list of numbers, or its float32 in base64.
 _ENCODINGS = ("float", "base64")
@@ -168,7 +159,7 @@ def _request(line: str, number: int, where: str) -> Request:
 
 def _of_input(key: str, body: dict[str, Any]) -> Request:
     """Return the request for embeddings that a body makes."""
-    fields = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
+    fields = {name: value for name, value in body.items() if value is not None and name not in LABELS}
     model, texts, encoding = (
         fields.pop("model", None),
         fields.pop("input", None),
@@ -186,16 +177,16 @@ def _of_input(key: str, body: dict[str, Any]) -> Request:
 
 
 def _of_body(key: str | int, body: dict[str, Any], url: str) -> Request:
-    fields = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
+    fields = {name: value for name, value in body.items() if value is not None and name not in LABELS}
     model = fields.pop("model", None)
     try:
         prompt = _prompt(fields, url)
         if url == COMPLETION and "logprobs" in fields:  # a number there, True elsewhere
             fields |= {"logprobs": True, "top_logprobs": fields["logprobs"]}
-        options = dict(_option(name, value) for name, value in fields.items() if name not in _PLAIN)
-        for name, values in _PLAIN.items():
-            if name in fields and fields[name] not in values:
-                raise ValueError(f"{name} {fields[name]!r} is not supported")
+        options = {name: fields.pop(name) for name in _OWN if name in fields}
+        for name, value in fields.items():
+            _check(name, value)
+        options |= options_of(fields)
     except ValueError as error:
         return Request(key, url=url, model=model, refusal=str(error))
     return Request(key, prompt, options, url, model)
@@ -223,28 +214,26 @@ def _message(message: Any) -> dict[str, str]:
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
             raise ValueError("a message has content that is no text")
-        content = "".join(part["text"] for part in content)
+        content = join_texts(part["text"] for part in content)
     if not isinstance(content, str):
         raise ValueError("a message has no content")
-    return {"role": message["role"], "content": content}
+    return {"role": template_role(message["role"]), "content": content}
 
 
-def _option(name: str, value: Any) -> tuple[str, Any]:
-    if name in ("system", "raw"):
-        return name, value
-    if name not in _OPTIONS:
-        raise ValueError(f"{name} is not supported")
+def _check(name: str, value: Any) -> None:
+    """Raise ``ValueError`` for a field that is unknown or makes no sense; ``Sampling`` looks at values more closely."""
+    if name in _PLAIN and value in _PLAIN[name]:
+        return
+    if name in _PLAIN or name not in OPTIONS:
+        raise ValueError(f"{name} {value!r} is not supported" if name in _PLAIN else f"{name} is not supported")
     if name == "stop":
         several = [value] if isinstance(value, str) else value
         if not isinstance(several, list) or not all(isinstance(each, str) and each for each in several):
             raise ValueError("stop is neither a text nor a list of texts")
-        return name, tuple(several)
-    if name in ("logit_bias", "logprobs"):  # ``Sampling`` checks them
-        return name, value
-    whole = name in ("max_tokens", "max_completion_tokens")
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or (whole and value < 1):
-        raise ValueError(f"{name} {value!r} makes no sense")
-    return _OPTIONS[name], value
+    elif name not in ("logit_bias", "logprobs"):
+        whole = OPTIONS[name] == "max_tokens"
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or (whole and value < 1):
+            raise ValueError(f"{name} {value!r} makes no sense")
 
 
 class Results:

@@ -1,13 +1,55 @@
-"""Forms of OpenAI that answers have in batches and over HTTP."""
+"""Forms of OpenAI that requests and answers have in batches and over HTTP: what their fields mean is said here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 #: OpenAI's words for why an answer ended.
 REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length", "stopped": "stop"}
+
+#: Options of ``Model.generate`` by what OpenAI's bodies, and others like them, call them. Of two fields of one option
+#: the later one here counts.
+OPTIONS = {
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "logit_bias": "logit_bias",
+    "logprobs": "logprobs",
+    "top_logprobs": "top_logprobs",
+    "seed": "seed",
+    "stop": "stop",
+    "repetition_penalty": "repeat_penalty",
+    "repeat_penalty": "repeat_penalty",
+}
+#: Fields that change nothing of an answer.
+LABELS = ("user", "metadata", "store", "safety_identifier", "service_tier", "prompt_cache_key")
+
+
+def options_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that fields of a body mean; one that is None means nothing."""
+    found = {option: fields[name] for name, option in OPTIONS.items() if fields.get(name) is not None}
+    if isinstance(found.get("stop"), str):
+        found["stop"] = [found["stop"]]
+    return found
+
+
+def join_texts(texts: Iterable[str], between: str = "\n") -> str:
+    """Return the text of a message that came in parts, each on a line of its own: templates read one text, and
+    llama-server and vLLM join parts so."""
+    return between.join(filter(None, texts))
+
+
+def template_role(role: str) -> str:
+    """Return a role as chat templates know it; ``developer`` is the newer word for ``system``."""
+    return "system" if role == "developer" else role
 
 
 def usage(prompt: int, answer: int, cached: int) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from rung.fleet.deployments import Deployment, NodeLost
 from rung.fleet.messages import ModelStatus, RatesReport, ReplicaState
 from rung.fleet.router import CHARACTERS, Job, Node, Rates, Router, pieces_of
 from rung.server.child.machines import STAGE_LOST
-from rung.server.engines import Event, Replay, with_seed
+from rung.server.engines import Event, Replay, TakeNow, take_none, with_seed
 from rung.server.errors import ApiError
-from rung.server.protocol import Counts, Failed, Finished, Generate, ModelInfo, Question, Started, Step, Value
+from rung.server.protocol import Counts, Delta, Failed, Finished, Generate, ModelInfo, Question, Started, Step, Value
 
 #: Nodes that a request may be lost on: it may be why they end.
 _MOST_LOST = 8
@@ -230,7 +230,7 @@ class FleetEngine:
             return found.value
         raise ApiError(503, "The nodes were lost that this was asked of.", code="engine_ended", retry_after=1)
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event]:
+    async def generate(self, request: Generate, take: TakeNow = take_none) -> AsyncGenerator[Event]:
         """Yield what comes of a request. Where its node is lost another one goes on after the tokens that came: with
         the same bytes in one class of devices. Raises ``ApiError``."""
         request.id = next(self._ids)
@@ -246,7 +246,8 @@ class FleetEngine:
             try:
                 async with aclosing(self._events(replica, replay, job)) as events:
                     async for event in events:
-                        yield event
+                        if not (isinstance(event, Delta) and take(event)):
+                            yield event
             except NodeLost:
                 job.lost_on.add(replica.state.node)
                 if len(job.lost_on) > _MOST_LOST:

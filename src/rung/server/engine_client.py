@@ -22,7 +22,7 @@ import msgspec
 
 from rung.core.errors import RungError
 from rung.server import protocol
-from rung.server.engines import Event, Replay, with_seed
+from rung.server.engines import Event, Replay, TakeNow, take_none, with_seed
 from rung.server.errors import ApiError
 from rung.server.protocol import (
     Behind,
@@ -96,6 +96,11 @@ class _Events:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether the task waits, and so has all events that came."""
+        return not self._items and self._waiter is not None and not self._waiter.done()
+
     async def get(self) -> Event | Failed:
         """Return the next event."""
         while not self._items:
@@ -106,9 +111,11 @@ class _Events:
 
 @dataclass
 class _Request(Replay):
-    """A request that is answered: its events, and at how many ends of processes it was there."""
+    """A request that is answered: its events, and at how many ends of processes it was there. ``take`` is asked for
+    deltas before they are events: to wake a task for each costs more than all else that is done for it."""
 
     events: _Events = field(default_factory=_Events)
+    take: TakeNow = take_none
     restarts: int = 0
 
 
@@ -426,7 +433,8 @@ class EngineClient:
     def _put_delta(self, delta: Delta) -> None:
         if (request := self._requests.get(delta.id)) is not None:  # else it was cancelled a moment ago
             request.add(delta)
-            request.events.put(delta)
+            if not (request.events.is_awaited and request.take(delta)):
+                request.events.put(delta)
 
     def _put_end(self, end: Finished) -> None:
         """Hand on the end of an answer, with steps down that its process does not know of."""
@@ -508,7 +516,7 @@ class EngineClient:
             self._on_note(f"{self.name} is unloaded: nobody has used it for {self.keep_alive:g} s.")
             self._expiring = asyncio.create_task(self.unload())
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event]:
+    async def generate(self, request: Generate, take: TakeNow = take_none) -> AsyncGenerator[Event]:
         """Yield what comes of a request: ``Started``, then deltas and ends of its answers. Where the process ends, the
         next one goes on with it.
 
@@ -517,7 +525,7 @@ class EngineClient:
         await self.wait_ready()
         number = request.id = next(self._ids)
         request = with_seed(request)
-        known = self._requests[number] = _Request(request)
+        known = self._requests[number] = _Request(request, take=take)
         if self.steps:
             known.step_down()
         left = request.answers

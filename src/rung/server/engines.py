@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,13 @@ from rung.server.protocol import Counts, Delta, Failed, Finished, Generate, Mode
 
 #: What an answer consists of: its beginning, how far its prompt is read, what it got longer by, and its end.
 Event = Started | PromptRead | Delta | Finished
+#: Takes a delta when it comes, before whoever iterates over events; False where it is to be iterated over.
+TakeNow = Callable[[Delta], bool]
+
+
+def take_none(delta: Delta) -> bool:
+    """Leave all deltas to whoever iterates."""
+    return False
 
 
 class Engine(Protocol):
@@ -58,9 +65,10 @@ class Engine(Protocol):
     async def wait_ready(self) -> ModelInfo:
         """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes too long or cannot be."""
 
-    def generate(self, request: Generate) -> AsyncGenerator[Event]:
+    def generate(self, request: Generate, take: TakeNow = take_none) -> AsyncGenerator[Event]:
         """Yield what comes of a request: ``Started``, then deltas and ends of its answers; where the iterator is closed
-        before, the request is canceled. Raises ``ApiError``."""
+        before, the request is canceled. ``take`` is asked for deltas while the next event is awaited, and those that it
+        takes are not yielded. Raises ``ApiError``."""
 
     async def ask(self, question: Question) -> Any:
         """Return the answer to a question. Raises ``ApiError``."""

@@ -58,7 +58,19 @@ class Protocol(H11Protocol):
             await self.flow.drain()
         if self.transport.is_closing():
             await asyncio.sleep(0)  # whoever waits for the end of the client comes first
-        elif data:  # an empty chunk would be the last one
+        else:
+            self._write_chunk(data)
+
+    def write_now(self, data: bytes) -> bool:
+        """Write a part of such a response; return False, and write nothing, where the client has to read before or is
+        gone."""
+        if self.flow.write_paused or self.transport.is_closing():
+            return False
+        self._write_chunk(data)
+        return True
+
+    def _write_chunk(self, data: bytes) -> None:
+        if data:  # an empty chunk would be the last one
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def send_400_response(self, msg: str) -> None:
@@ -134,6 +146,8 @@ DONE = b"data: [DONE]\n\n"
 
 T = TypeVar("T")
 SendPart = Callable[[bytes], Awaitable[None]]
+#: Writes a part of a response that has begun, or returns False where that has to wait.
+WriteNow = Callable[[bytes], bool]
 to_json = msgspec.json.Encoder().encode
 
 
@@ -215,7 +229,8 @@ class Stream(Response):
     """A response whose parts come one by one. Where the client goes away, ``parts`` is closed at once.
 
     ``ping`` is what is sent after ``PING_SECONDS`` without a part; empty for nothing, else an answer that waits for its
-    turn also says its place in the queue.
+    turn also says its place in the queue. ``on_begin`` gets what writes a part at once, while ``parts`` waits for
+    something, if the connection can.
     """
 
     def __init__(
@@ -224,15 +239,16 @@ class Stream(Response):
         media_type: str = "text/event-stream",
         ping: bytes = b": ping\n\n",
         on_close: Callable[[], Awaitable[None]] | None = None,
+        on_begin: Callable[[WriteNow], None] = lambda write: None,
     ) -> None:
         super().__init__(media_type=media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._parts, self._ping, self._on_close = parts, ping, on_close
+        self._parts, self._ping, self._on_close, self._on_begin = parts, ping, on_close, on_begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        send_part = _sender(scope, send)
+        send_part = self._sender(scope, send)
         work = asyncio.create_task(self._send_parts(send_part))
         gone = asyncio.create_task(_until_gone(receive))
         pings = asyncio.create_task(self._send_pings(send_part, scope.get(POSITION, lambda: 0)))
@@ -246,6 +262,24 @@ class Stream(Response):
             await self._parts.aclose()
             if self._on_close is not None:
                 await self._on_close()
+
+    def _sender(self, scope: Scope, send: Send) -> SendPart:
+        """Return the function that sends a part: the connection's own, where it can."""
+
+        async def send_part(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        connection: Protocol | None = scope.get(CONNECTION)
+        if connection is None or not connection.takes_chunks:
+            return send_part
+        write_now = connection.write_now
+
+        def write(data: bytes) -> bool:
+            self._last = time.monotonic()
+            return write_now(data)
+
+        self._on_begin(write)
+        return connection.send_chunk
 
     async def _send_parts(self, send: SendPart) -> None:
         async for part in self._parts:
@@ -267,16 +301,3 @@ class Stream(Response):
     async def _send_ping(self, send: SendPart, ping: bytes) -> None:
         self._last = time.monotonic()
         await send(ping)
-
-
-def _sender(scope: Scope, send: Send) -> SendPart:
-    """Return the function that sends a part of a response that has begun: the connection's own, where it can."""
-    connection = scope.get(CONNECTION)
-    if connection is not None and connection.takes_chunks:
-        found: SendPart = connection.send_chunk
-        return found
-
-    async def send_part(data: bytes) -> None:
-        await send({"type": "http.response.body", "body": data, "more_body": True})
-
-    return send_part

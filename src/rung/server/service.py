@@ -17,7 +17,7 @@ from rung.server import protocol
 from rung.server.admission import Admission, Ticket
 from rung.server.engines import Engine, Event, Pool
 from rung.server.errors import ApiError, ErrorStyle, openai_error
-from rung.server.http import POSITION, read_json, unless_gone
+from rung.server.http import POSITION, WriteNow, read_json, unless_gone
 from rung.server.metrics import Totals
 from rung.server.protocol import Delta, Echo, Finished, Generate, PromptRead, Started
 from rung.server.store.client import StoreClient
@@ -103,13 +103,25 @@ class Service:
 class Answers:
     """The answers to one request while they are computed: an asynchronous iterable of deltas and ends."""
 
-    def __init__(self, engine: Engine, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals) -> None:
+    def __init__(self, engine: Engine, request: Generate, ticket: Ticket, totals: Totals) -> None:
         self.model, self.created = engine.name, int(time.time())
         #: Tokens of the prompts; known when ``begin`` has returned.
         self.prompt_tokens = 0
         self.echoes: list[Echo] = []
         self.reasons = self.is_reasoning = False
-        self._engine, self._events, self._ticket, self._totals = engine, events, ticket, totals
+        self._engine, self._ticket, self._totals = engine, ticket, totals
+        #: Gives what a stream says of a delta, None where it takes more than that to say it; nothing is changed by it.
+        self.encode: Callable[[Delta], bytes | None] = lambda delta: None
+        self._write: WriteNow = lambda data: False
+        self._events: AsyncGenerator[Event] = engine.generate(request, self._take)
+
+    def write_with(self, write: WriteNow) -> None:
+        """Write what ``encode`` gives of deltas when they come, where nothing else has to be written before."""
+        self._write = write
+
+    def _take(self, delta: Delta) -> bool:
+        data = self.encode(delta)
+        return data is not None and self._write(data)
 
     async def begin(self) -> None:
         """Wait until the request is understood. Raises ``ApiError``."""
@@ -177,7 +189,7 @@ class Call:
         except ApiError:
             self.service.totals.refused += 1
             raise
-        answers = Answers(engine, engine.generate(generate), ticket, self.service.totals)
+        answers = Answers(engine, generate, ticket, self.service.totals)
         self.request.scope[POSITION] = lambda: engine.positions.get(generate.id, 0)
         try:
             await unless_gone(self.request, answers.begin())

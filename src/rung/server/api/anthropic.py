@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from rung.engine.openai_forms import join_texts
 from rung.server.api import tools as functions
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
@@ -18,7 +19,6 @@ from rung.server.api.openai_fields import (
     StopText,
     Tokens,
     ends_in_answer,
-    join_texts,
     new_id,
     schema_grammar,
 )

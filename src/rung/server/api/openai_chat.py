@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from rung.engine.openai_forms import REASONS, chat_logprobs
+from rung.engine.openai_forms import REASONS, chat_logprobs, join_texts, template_role
 from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
     FINGERPRINT,
@@ -23,7 +23,6 @@ from rung.server.api.openai_fields import (
     Tokens,
     ends_in_answer,
     ends_of,
-    join_texts,
     lora_scales,
     named_slot,
     new_id,
@@ -63,12 +62,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     audio: None = None
 
     def to_template(self, between: str = "\n") -> dict[str, Any]:
-        """Return it as chat templates read messages, with what stands ``between`` parts; ``developer`` is the newer
-        word for ``system``."""
+        """Return it as chat templates read messages, with what stands ``between`` parts."""
         content = self.content
         if isinstance(content, list):
             content = join_texts((part.text or part.refusal for part in content), between)
-        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content or ""}
+        found: dict[str, Any] = {"role": template_role(self.role), "content": content or ""}
         if self.tool_calls:
             found["tool_calls"] = [each.to_template() for each in self.tool_calls]
         for field in ("name", "reasoning_content", "tool_call_id"):
@@ -160,7 +158,9 @@ async def chat(call: Call, body: ChatRequest) -> Response:
     head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model, **FINGERPRINT}
     if body.stream:
         streams = [_Choice(parser_of(answers, generate, body.callable_tools)) for _ in range(generate.n)]
-        return Stream(_chunks(answers, head, streams, with_usage), on_close=answers.close)
+        answers.encode = lambda delta: streams[delta.index].event_of(delta)
+        parts = _chunks(answers, head, streams, with_usage)
+        return Stream(parts, on_close=answers.close, on_begin=answers.write_with)
     choices = await call.collect(answers)
     listed = [
         {
@@ -226,13 +226,15 @@ class _Choice:
 
     def __init__(self, parser: ChatParser) -> None:
         self._parser, self._entries, self._calls = parser, list[dict[str, Any]](), 0
+        #: What stands before and after the JSON of a text in its event.
+        self.around: list[bytes] = []
 
-    def push_text(self, each: Delta) -> bytes | None:
-        """Return the text that an answer got longer by, as JSON; None, and nothing is taken, where more than that is
-        to be looked at. Most events of streams are these, so they are to be cheap."""
+    def event_of(self, each: Delta) -> bytes | None:
+        """Return the event of the text that an answer got longer by, where that is all there is to look at; nothing is
+        changed. Most events of streams are these, so they are to be cheap."""
         if self._entries or each.logprobs or each.times is not None or not each.text or not self._parser.is_plain:
             return None
-        return to_json(each.text)
+        return to_json(each.text).join(self.around)
 
     def push(self, each: Delta) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
         """Yield the pieces that are given out now that an answer got longer, each with its entries."""
@@ -273,7 +275,8 @@ async def _chunks(
     def piece(index: int, text: str) -> bytes:
         return chunk(index, {"content": text})
 
-    around = [around_text(partial(piece, index)) for index in range(len(choices))]
+    for index, choice in enumerate(choices):
+        choice.around = around_text(partial(piece, index))
     ends: list[Finished] = []
     try:
         for index in range(len(choices)):
@@ -283,8 +286,8 @@ async def _chunks(
                 case PromptRead():
                     yield chunk(each.index, {}, None, None, prompt_progress=progress(each))
                 case Delta():
-                    if (text := choices[each.index].push_text(each)) is not None:
-                        yield text.join(around[each.index])
+                    if (data := choices[each.index].event_of(each)) is not None:
+                        yield data
                         continue
                     extra = {} if each.times is None else {"timings": timings(each.times)}
                     for delta, entries in choices[each.index].push(each):

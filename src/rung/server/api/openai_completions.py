@@ -69,7 +69,8 @@ async def complete(call: Call, body: CompletionRequest) -> Response:
         **FINGERPRINT,
     }
     if body.stream:
-        return Stream(_chunks(answers, generate, head, with_usage), on_close=answers.close)
+        parts = _chunks(answers, generate, head, with_usage)
+        return Stream(parts, on_close=answers.close, on_begin=answers.write_with)
     choices = await call.collect(answers)
     listed = [
         {
@@ -103,6 +104,11 @@ async def _chunks(
         return event({**head, "choices": [choice], **more})
 
     around = [around_text(partial(chunk, number, reason=None, logprobs=None)) for number in range(generate.answers)]
+
+    def encode(delta: Delta) -> bytes | None:
+        return to_json(delta.text).join(around[delta.index]) if delta.text and delta.logprobs is None else None
+
+    answers.encode = encode
     ends: list[Finished] = []
     try:
         for number in range(generate.answers if answers.echoes else 0):
@@ -110,8 +116,8 @@ async def _chunks(
             offsets[number] = sum(len(entry["token"]) for entry in echo.logprobs or ())
             yield chunk(number, echo.text, None, text_logprobs(echo.logprobs))
         async for each in answers:
-            if isinstance(each, Delta) and each.logprobs is None:
-                yield to_json(each.text).join(around[each.index])
+            if isinstance(each, Delta) and (data := encode(each)) is not None:
+                yield data
             elif isinstance(each, Delta):
                 offset = offsets.get(each.index, 0)
                 offsets[each.index] = offset + sum(len(entry["token"]) for entry in each.logprobs or ())

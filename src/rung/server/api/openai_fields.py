@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from rung.core.version import __version__
-from rung.engine.openai_forms import usage
+from rung.engine.openai_forms import options_of, usage
 from rung.server.errors import ApiError
 from rung.server.protocol import Finished, Grammar, ReasoningOptions
 from rung.server.service import Choice
@@ -164,22 +164,8 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def options(self) -> dict[str, Any]:
         """Return the options of ``Model.chat``."""
-        repeat = self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty
-        found = {
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "typical_p": self.typical_p,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repeat_penalty": repeat,
-            "seed": self.seed,
-            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
-            "logit_bias": self._biases(),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {name: getattr(self, name) for name in Sampled.__struct_fields__}
+        return options_of({**fields, "logit_bias": self._biases()})
 
     def form(self) -> Grammar | None:
         """Return the form that the answer must have, if any. Raises ``ApiError`` for more than one."""
@@ -232,12 +218,6 @@ FINGERPRINT = {"system_fingerprint": f"build-rung-{__version__}"}
 def new_id(kind: str) -> str:
     """Return the name of an answer."""
     return f"{kind}-{secrets.token_hex(12)}"
-
-
-def join_texts(texts: Iterable[str], between: str = "\n") -> str:
-    """Return the text of a message that came in parts, each on a line of its own: templates read one text, and
-    llama-server and vLLM join parts so."""
-    return between.join(filter(None, texts))
 
 
 def usage_of(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from rung.engine.openai_forms import join_texts
 from rung.server.api import tools as functions
 from rung.server.api.openai_fields import (
     MOST_MESSAGES,
@@ -17,7 +18,6 @@ from rung.server.api.openai_fields import (
     StreamOptions,
     TextFormat,
     Tokens,
-    join_texts,
     reasoning_options,
     schema_grammar,
 )
