@@ -142,7 +142,7 @@ def count_llama(core: Core, code: dict[str, list[tuple[int, str]]], format: str,
 def count_rung(cpu: str, core: Core, format: str, many: bool) -> float:
     """Instructions a product of rung's kernel."""
     level = levels.named(core.level)
-    shape = (level.tile, level.groups_of(level.tile)) if many else (1, 1)
+    shape = (level.tile, 1) if many else (1, 1)
     return count_layout(level, LAYOUTS[format], *shape, cpu) / PRODUCTS
 
 

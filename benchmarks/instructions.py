@@ -151,7 +151,7 @@ def strips_of(level: Level, tile: int) -> int:
 
 def count_layout(level: Level, layout: Layout, tile: int, groups: int, cpu: str = "") -> float:
     """Instructions of a unit of one group of rows, for one row of activations; of a processor, or any of the level."""
-    assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11, cpu)
+    assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups, level.ahead], 11, cpu)
     strips = strips_of(level, tile)
     lines, heads = main_loops(assembly, strips), 0.0
     units = len(lines) + (sum("{1to" in line for line in lines) if tile > 1 else 0)
@@ -170,7 +170,7 @@ def count(level: Level) -> dict[str, tuple[float, ...]]:
     """Instructions a weight and a product of every layout at a level."""
     found: dict[str, tuple[float, ...]] = {}
     for name in SHOWN:
-        shapes = ((1, 1), (level.tile, level.groups_of(level.tile)))
+        shapes = ((1, 1), (level.tile, 1))
         found[name] = tuple(count_layout(level, LAYOUTS[name], *shape) / PRODUCTS for shape in shapes)
     return found | {format.split(":")[0]: (count_floats(level, format),) for format in FLOATS}
 
@@ -179,7 +179,7 @@ def inspect_core(core: str, layout: str, shape: tuple[int, int]) -> tuple[float,
     """Return instructions a product, spills, and what multiplies, of the inner loop at a processor's own level."""
     name, products = CORES[core]
     level = levels.named(name)
-    text = compile_products(level, microkernel.multiply_groups, [layout, *shape], 11, core)
+    text = compile_products(level, microkernel.multiply_groups, [layout, *shape, level.ahead], 11, core)
     lines = main_loops(text, strips_of(level, shape[0]))
     found = {word[0] for line in lines if (word := re.search(rf"\b(?:{products})\b", line))}
     spills = sum(bool(_SPILL.search(line)) for line in lines)
@@ -192,7 +192,7 @@ def print_cores(layouts: list[str]) -> None:
     for core, (name, _) in CORES.items():
         level = levels.named(name)
         for layout in layouts:
-            for shape in ((1, 1), (level.tile, level.groups_of(level.tile))):
+            for shape in ((1, 1), (level.tile, 1)):
                 count, spills, found = inspect_core(core, layout, shape)
                 print(f"{name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
 
@@ -219,8 +219,8 @@ def main() -> None:
     chosen = [level for level in levels.every() if arguments.level in (None, level.name)]
     if arguments.assembly:
         for level in chosen:
-            shape = [arguments.tile, 1 if arguments.tile == 1 else level.groups_of(arguments.tile)]
-            text = compile_products(level, microkernel.multiply_groups, [arguments.assembly, *shape], 11)
+            shape = [arguments.tile, 1]
+            text = compile_products(level, microkernel.multiply_groups, [arguments.assembly, *shape, level.ahead], 11)
             print("\n".join(main_loops(text, strips_of(level, arguments.tile))))
         return
     rows = [

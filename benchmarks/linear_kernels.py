@@ -1,11 +1,13 @@
 """Packed linear kernels beside this machine's limits: bandwidth for one row of activations, int8 rate for many.
 
     python benchmarks/linear_kernels.py [--format q4_0 q4_k] [--shape 4096x4096] [--rows 1 8 256] [--threads 2]
+    python benchmarks/linear_kernels.py --alone [--format q4_0 q8_0] [--rows 2 4 8 12]
 
 Prints, for each format, shape and number of rows, the best of several runs in microseconds, GB/s of packed weights,
 int8 GOP/s, and both as shares of what was measured here: a read of 256 MB, and products of registers. Weights are
 cold: runs cycle through copies of 128 MB in all. Times include quantizing the activations. `language_model.py`
-measures whole models beside llama.cpp.
+measures whole models beside llama.cpp. ``--alone`` times the kernel of a tile of so many rows on one thread, without
+quantizing and the call: microseconds for 2048 x 2048 weights from the second cache and from memory.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import numpy as np
 from rung import formats
 from rung.formats import Encoded
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.cpu.gemm.product import product
+from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes
+from rung.kernels.cpu.gemm.product import multiply, product, quantize
 from rung.kernels.cpu.pack import packing
+from rung.kernels.cpu.pack.layouts import UNIT
 from rung.kernels.cpu.pack.packing import Packed, pack
 from rung.kernels.cpu.thread_pool import run
 from rung.kernels.isa.products import Codes, Sum
@@ -106,6 +110,40 @@ def weights(name: str, rows: int, columns: int, threads: int) -> list[Packed]:
     return [first, *(pack(Encoded(format, (rows, columns), parts), threads) for _ in range(COLD // first.nbytes))]
 
 
+def alone(name: str, tile: int, rows: int, columns: int = 2048) -> float:
+    """Return the seconds that the kernel takes for each weight of [rows, columns], with a tile of activations."""
+    (weight, *_) = weights(name, rows, columns, 1)
+    x, y = (
+        np.random.default_rng(2).standard_normal((tile, columns), dtype=np.float32),
+        np.empty((tile, rows), np.float32),
+    )
+    offset, parts = weight.layout.activations
+    panel = packing.empty(panel_unit_bytes(tile, parts) * columns // UNIT)
+    quantize("f32").call(
+        x.ctypes.data, x.strides[0], tile, panel.ctypes.data, tile, parts, offset, 0, columns // UNIT, 0
+    )
+    layout, kernel = weight.layout, multiply(weight.layout.name, tile)
+    given = (weight.pointer, weight.table_pointer, panel.ctypes.data, y.ctypes.data, y.strides[0], tile, rows, 0)
+    blocks = (0, columns // layout.block, layout.row_header, layout.block_bytes)
+    unit = layout.block // UNIT * panel_unit_bytes(tile, parts)
+    return best(lambda: kernel.call(*given, weight.groups, weight.group_bytes, *blocks, unit, 0), 0.6) / (
+        rows * columns
+    )
+
+
+def print_alone(names: list[str], tiles: list[int]) -> None:
+    """Print what kernels take alone."""
+    bandwidth, rate = limits(1)
+    print(f"limits of a thread: {bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.0f} GOP/s (int8)")
+    print("format  rows   us from cache   from memory   of int8 products")
+    for name in names:
+        for tile in tiles:
+            cached, cold = (alone(name, tile, rows) * 2048 * 2048 * 1e6 for rows in (256, 65536))
+            print(
+                f"{name:7} {tile:4} {cached:15.0f} {cold:13.0f} {2 * tile * 2048 * 2048 / rate * 1e6:18.0f}", flush=True
+            )
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,7 +151,11 @@ def main() -> None:
     parser.add_argument("--shape", nargs="+", default=["4096x4096", "2048x2048"], help="OUTxIN, OUT a multiple of 16")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 256])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--alone", action="store_true", help="time kernels alone, on one thread")
     chosen = parser.parse_args()
+    if chosen.alone:
+        print_alone(chosen.format, chosen.rows)
+        return
     bandwidth, rate = limits(chosen.threads)
     print(f"limits with {chosen.threads} threads: {bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.0f} GOP/s (int8)")
     print("format  shape       rows        us    GB/s         GOP/s")

@@ -74,9 +74,10 @@ class Stored:
         queries = self.turned(queries)
         out, scores = np.full_like(queries, 7), floats(score_floats(self.count, self.size))
         scores[:] = np.nan
+        run = np.array([0, len(queries), position, self.table.ctypes.data], np.int64)
         attend_rows[self.format].call(
             *(queries.ctypes.data, queries.strides[0], out.ctypes.data, out.strides[0], len(queries), position, step),
-            *(self.table.ctypes.data, head, self.words.ctypes.data, scores.ctypes.data),
+            *(self.table.ctypes.data, head, self.words.ctypes.data, scores.ctypes.data, run.ctypes.data, head),
         )
         return out
 

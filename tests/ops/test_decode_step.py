@@ -56,8 +56,13 @@ class RowLinear:
     def __call__(self, x):
         return self.rung.apply(self.state, x)
 
-    def multiply(self, x):
-        return self.rung.multiply(self.state, x)
+    def multiply(self, x, room=None):
+        if room is None:
+            return self.rung.multiply(self.state, x)
+        y = room.array(len(x), self.state.shape[0])
+        y[:] = np.nan  # as what another product left there
+        self.rung.multiply_into(self.state, x, y)
+        return y
 
 
 class PackedParts(PlainParts):

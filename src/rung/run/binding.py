@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from rung.ops.decode_step.parts import Room
+
 #: Functions (encoded, threads) -> state of the packings that are made without torch, which can be imported meanwhile.
 PACKERS = {"r16": "rung.kernels.cpu.pack.packing:pack", "mapped": "rung.kernels.cpu.pack.packing:as_stored"}
 #: Packings that hold no more than the stored weight, or the only ones of their device.
@@ -273,11 +275,16 @@ class Linear:
             self._failed(which, error)
         return self(x)
 
-    def multiply(self, x: Floats) -> Floats:
-        """Return the same for arrays, without torch."""
+    def multiply(self, x: Floats, room: Room | None = None) -> Floats:
+        """Return the same for arrays, without torch; in memory of ``room`` where the rung can write there."""
         which = 0 if x.shape[0] <= FEW else 1
+        rung = self._implementations[which]
         try:
-            result: Floats = self._implementations[which].multiply(self.state, x)
+            if room is not None and hasattr(rung, "multiply_into"):
+                y = room.array(x.shape[0], self.shape[0])
+                rung.multiply_into(self.state, x, y)
+                return y
+            result: Floats = rung.multiply(self.state, x)
             return result
         except Exception as error:
             self._failed(which, error)
@@ -285,7 +292,7 @@ class Linear:
             import torch
 
             return self(torch.from_numpy(x)).numpy()
-        return self.multiply(x)
+        return self.multiply(x, room)
 
     def decode(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return the rows [first, last) of a weight that is held as it is stored, in a dtype there, to be read only."""

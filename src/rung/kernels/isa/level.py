@@ -34,8 +34,8 @@ class Level:
     """One set of instructions; a register of it has ``lanes`` int32. A level of a higher ``rank`` is tried first.
 
     ``tile``: the most rows of activations that are multiplied at once, ``flipped_tile`` the same for codes that are
-    taken apart into magnitudes and signs, where that is less. ``groups``: groups of 16 rows of weights that share at
-    most half as many rows of activations, ``groups_of_one_row`` those that share one; larger tiles take one group.
+    taken apart into magnitudes and signs, where that is less. ``groups_of_one_row``: groups of 16 rows of weights that
+    share one row of activations, where rows of weights are long; more rows of activations take one group.
     ``strip``: how many of the 16 rows of weights are multiplied at a time; one row of activations meets all at once.
 
     Bytes are multiplied in one of two ways. ``dot(b, sums, codes, x)`` adds four products to each int32.
@@ -53,7 +53,7 @@ class Level:
     ``operand_of_lane``: products take one lane of a register, so that activations are loaded 16 bytes at a time.
     ``interleave``: columns of a row of activations that lie together, before those of the next row (``activations``).
     ``small_offsets``: loads reach so little from an address that LLVM must not choose another one for a loop.
-    ``ahead``: packed weights are prefetched so many bytes before they are multiplied; 0: the processor does it alone.
+    ``ahead``: so many bytes of packed weights are on their way when some are multiplied; 0: the processor prefetches.
     ``masks``: loads and stores under a mask are instructions. ``pause(b)``: what a thread does that waits in a loop.
     """
 
@@ -64,7 +64,6 @@ class Level:
     shuffle: Callable[[Builder, Value, Value], Value]
     tile: int = 4
     flipped_tile: int = 0
-    groups: int = 1
     strip: int = 16
     groups_of_one_row: int = 2
     signed: bool = True
@@ -94,12 +93,6 @@ class Level:
     def target(self, arch: str, features: frozenset[str]) -> Target | None:
         """Return the first target that a compiler's own one has all of, or None."""
         return next((target for target in self.targets if target.fits(arch, features)), None)
-
-    def groups_of(self, tile: int) -> int:
-        """Return how many groups of 16 rows of weights are multiplied with a tile of activations at once."""
-        if tile == 1:
-            return self.groups_of_one_row
-        return self.groups if 2 * tile <= self.tile else 1
 
     def in_int16(self, largest: int) -> int:
         """Return how many results of ``pairs`` fit an int16: of codes up to ``largest`` and signed bytes above -128."""

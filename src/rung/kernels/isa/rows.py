@@ -167,7 +167,7 @@ def dot(typing_context, query, key, size, scale, out, kind):
 
 @intrinsic(prefer_literal=True)
 def dots(typing_context, query, apart, key, stride, size, scale, out, row, kind, heads):
-    """``scale`` times the products of ``heads`` queries with 16 / ``heads`` keys; ``heads`` is 1, 4 or 16.
+    """``scale`` times the products of ``heads`` queries with 16 / ``heads`` keys; ``heads`` is 1, 2, 4 or 16.
 
     Queries are float32 and lie ``apart`` bytes from each other, keys ``stride`` bytes. Writes float32 to ``out``, the
     products of each query ``row`` bytes after those of the one before.

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rung.kernels.cpu.decode.attention import RUN_WORDS
-from rung.kernels.cpu.decode.cache_layout import QUAD
+from rung.kernels.cpu.decode.cache_layout import QUAD, RUN_WORDS
 from rung.ops.decode_step.parts import Pool, SequenceRows
 
 Words = npt.NDArray[np.int64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import HeadShape, cache_words
 from rung.kernels.cpu.thread_pool import run
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
-from rung.ops.decode_step.parts import Pool, SequenceRows
+from rung.ops.decode_step.parts import Pool, Room, SequenceRows
 from rung.ops.decode_step.weights import AdapterRows, LayerStack, LayerWeights, Weights
 
 
@@ -24,10 +25,11 @@ def reads(weights: LayerStack) -> bool:
 
 
 class PromptReader:
-    """Reads the rows of a batch an op at a time. Keeps no state: what has been read is in the caches."""
+    """Reads the rows of a batch an op at a time. Keeps no state but memory: what has been read is in the caches."""
 
     def __init__(self, weights: LayerStack, pool: Pool, threads: int) -> None:
         self._weights, self._pool, self._threads = weights, pool, threads
+        self._rooms: defaultdict[str, Room] = defaultdict(Room)
         shape = self._shape = weights.shape
         self._heads_of = HeadShape(
             shape.heads,
@@ -113,23 +115,24 @@ class PromptReader:
     ) -> None:
         q, k, v = self._heads(layer, self.add_and_norm(hidden, None, None, layer.attention_norm), changes)
         self._rope_and_store_kv(layer, (q, k, v), tables, turns)
-        mixed = layer.output.multiply(self._attend(layer, q, tables, len(hidden)), changes)
+        mixed = layer.output.multiply(self._attend(layer, q, tables, len(hidden)), changes, self._rooms["added"])
         x = self.add_and_norm(hidden, mixed, layer.attention_post_norm, layer.mlp_norm)
-        narrow = layer.narrow.multiply(self._gated(layer, x, changes), changes)
+        narrow = layer.narrow.multiply(self._gated(layer, x, changes), changes, self._rooms["added"])
         self.add_and_norm(hidden, narrow, layer.mlp_post_norm, None)
 
     def add_and_norm(
         self, hidden: Floats, added: Floats | None, post_norm: Floats | None, norm: Floats | None
     ) -> Floats:
-        """Add post_norm(added) to hidden in place; return norm(hidden), or hidden without a norm."""
-        out = hidden if norm is None else np.empty_like(hidden)
+        """Add post_norm(added) to hidden in place; return norm(hidden), which the next call overwrites, or hidden
+        without a norm."""
+        out = hidden if norm is None else self._rooms["normed"].array(*hidden.shape)
         arrays = (hidden, added, post_norm, norm, out)
         self._run(rows.add_and_norm.address, *hidden.shape, *map(_address, arrays), self._floats.ctypes.data)
         return out
 
     def _heads(self, layer: LayerWeights, x: Floats, changes: Sequence[AdapterRows]) -> tuple[Floats, Floats, Floats]:
         """Return q, k and v of x [T, hidden], as one product where the weights are one."""
-        whole = [linear.multiply(x, changes) for linear in layer.inputs]
+        whole = [each.multiply(x, changes, self._rooms[f"inputs {at}"]) for at, each in enumerate(layer.inputs)]
         if len(whole) == 3:
             q, k, v = whole
             return q, k, v
@@ -161,9 +164,9 @@ class PromptReader:
     def _attend(self, layer: LayerWeights, q: Floats, tables: BatchTables, count: int) -> Floats:
         """Return the output of attention, [T, heads * head_dim]."""
         shape, group = self._shape, self._shape.heads // self._shape.kv_heads
-        out = np.empty((count, shape.heads * shape.head_dim), np.float32)
+        out = self._rooms["attended"].array(count, shape.heads * shape.head_dim)
         positions = int(tables.rows[self._pool.layer(layer.index).group][:, 0].max()) + 1
-        scores = np.empty((self._threads, score_floats(positions, shape.head_dim)), np.float32)
+        scores = self._rooms["scores"].array(self._threads, score_floats(positions, shape.head_dim))
         words = [0] * len(AttendWord)
         words[AttendWord.KV_HEADS], words[AttendWord.GROUP] = shape.kv_heads, group
         words[AttendWord.FEW] = attention.heads_at_once(shape.kv_heads, group, count, self._threads)
@@ -177,7 +180,7 @@ class PromptReader:
 
     def _gated(self, layer: LayerWeights, x: Floats, changes: Sequence[AdapterRows]) -> Floats:
         """Return activation(gate) * up, [T, feed_forward]."""
-        whole = [linear.multiply(x, changes) for linear in layer.widen]
+        whole = [each.multiply(x, changes, self._rooms[f"widen {at}"]) for at, each in enumerate(layer.widen)]
         columns = self._shape.feed_forward
         gate, up = (whole[0][:, :columns], whole[0][:, columns:]) if len(whole) == 1 else whole
         is_gelu = int(self._shape.activation == "gelu_tanh")

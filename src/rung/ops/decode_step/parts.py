@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Room:
+    """Memory of one result, kept for the next one.
+
+    A prompt of 460 tokens of a 0.3B touched 300 MB of fresh pages, which took a third of its time (4 kB in 1 to 3 us).
+    """
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, np.float32)
+
+    def array(self, rows: int, columns: int) -> Floats:
+        """Return [rows, columns] f32 of any values; what was returned before is overwritten."""
+        if self._kept.size < rows * columns:
+            self._kept = np.empty(rows * columns, np.float32)
+        return self._kept[: rows * columns].reshape(rows, columns)
+
+
 class Linear(Protocol):
     """A bound linear."""
 
@@ -25,8 +41,9 @@ class Linear(Protocol):
     def without_torch(self) -> bool:
         """Return whether its rungs multiply arrays, so that ``multiply`` may be called."""
 
-    def multiply(self, x: Floats) -> Floats:
-        """Return x [T, in], whose rows may lie apart, times the weight: [T, out], without torch."""
+    def multiply(self, x: Floats, room: Room | None = None) -> Floats:
+        """Return x [T, in], whose rows may lie apart, times the weight, without torch: [T, out], in memory of ``room``
+        where the rung can write there."""
 
     def encoded(self) -> Encoded:
         """Return the weight [out, in]."""

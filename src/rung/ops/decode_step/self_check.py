@@ -20,7 +20,7 @@ from rung.models.decoder_memory import code_bytes, row_bytes
 from rung.ops import LADDERS
 from rung.ops.decode_step import GRAPH
 from rung.ops.decode_step.low_rank import BoundAdapter
-from rung.ops.decode_step.parts import LayerLayout, SequenceRows
+from rung.ops.decode_step.parts import LayerLayout, Room, SequenceRows
 from rung.ops.decode_step.rope import SPREAD, spread_evenly
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import columns_of, compare, compare_scale, on
@@ -61,14 +61,19 @@ class _Linear:
         y: Tensor = self._few.apply(self.state, x) if alone else torch.from_numpy(self.multiply(x.numpy()))
         return y
 
-    def multiply(self, x: Floats) -> Floats:
+    def multiply(self, x: Floats, room: Room | None = None) -> Floats:
         if not self.without_torch:
             import torch
 
             return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._device))).cpu())
         x = rounded(x) if self._rounds else x
-        y: Floats = (self._few if len(x) <= FEW else self._many).multiply(self.state, x)
-        return y
+        rung = self._few if len(x) <= FEW else self._many
+        if room is not None and hasattr(rung, "multiply_into"):
+            y = room.array(len(x), self._encoded.shape[0])
+            rung.multiply_into(self.state, x, y)
+            return y
+        found: Floats = rung.multiply(self.state, x)
+        return found
 
 
 class _Embedding:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rung.formats.codec import Floats
 from rung.models.card import Decoder as Shape
-from rung.ops.decode_step.parts import Adapter, Attend, Embedding, Linear, Parts
+from rung.ops.decode_step.parts import Adapter, Attend, Embedding, Linear, Parts, Room
 from rung.ops.decode_step.rope import Frequencies
 
 
@@ -31,9 +31,10 @@ class Biased:
     linear: Linear
     bias: Floats | None
 
-    def multiply(self, x: Floats, adapters: Sequence[AdapterRows] = ()) -> Floats:
-        """Return x [T, in] times the weight, with what adapters change, and the bias: [T, out], without torch."""
-        y = self.linear.multiply(x)
+    def multiply(self, x: Floats, adapters: Sequence[AdapterRows] = (), room: Room | None = None) -> Floats:
+        """Return x [T, in] times the weight, with what adapters change, and the bias: [T, out], without torch.
+        The next result in the same ``room`` overwrites it."""
+        y = self.linear.multiply(x, room)
         for first, last, adapter in adapters:
             adapter.add(self.role, x[first:last], y[first:last])
         if self.bias is not None:

@@ -13,6 +13,7 @@ Contract of every rung's ``impl`` object::
 - ``x`` is [M, in], f32 on a CPU; the result is [M, out] in the dtype and on the device of ``x``.
 - ``multiply`` is the same with float32 arrays on a CPU: [M, in], whose rows may lie apart, to [M, out]. Rungs that do
   not need ``package.torch`` have it and import no torch; rungs that do have ``apply``. Compiled ones have both.
+- ``multiply_into(state, x, y)``, which rungs may have, writes the same to ``y``, [M, out] without gaps.
 - ``restore`` is the exact way back: every part bit for bit as it was stored.
 - ``decode(state, first, last, device, dtype)``, which rungs of stored weights may have, is the rows [first, last) in
   f32, f16 or bf16 on a device of torch.

@@ -41,12 +41,16 @@ class R16:
 
     def multiply(self, state: Packed, x: Floats) -> Floats:
         """[M, in], whose rows may lie apart -> [M, out]"""
+        y = np.empty((len(x), state.shape[0]), np.float32)
+        self.multiply_into(state, x, y)
+        return y
+
+    def multiply_into(self, state: Packed, x: Floats, y: Floats) -> None:
+        """Write the same to ``y``, whose rows follow each other."""
         if state.gather is not None:
             x = np.take(x, state.gather, axis=1)
-        y = np.empty((len(x), state.shape[0]), np.float32)
         if len(x):
             product(state, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
-        return y
 
     def restore(self, state: Packed) -> Encoded:
         """The weight as it was stored."""

@@ -39,6 +39,8 @@ from rung.kernels.cpu.decode.cache_layout import (
     VALUES,
     WINDOW,
     ask_for,
+    block_ahead,
+    blocks_ahead,
     clear_rows,
     divide_rows,
     weigh_rows,
@@ -291,30 +293,30 @@ def _multiply(tile, key, group, panel, units, to, row, left, kind):
     """A panel of queries times a group of 16 keys."""
     if kind is None:
         if tile == 1:
-            multiply_groups("q8_0", 1, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+            multiply_groups("q8_0", 1, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
         elif tile == 2:
-            multiply_groups("q8_0", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+            multiply_groups("q8_0", 2, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
         else:
-            multiply_groups("q8_0", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+            multiply_groups("q8_0", 4, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     elif len(kind):
         _multiply_fives(tile, key, group, panel, units, to, row, left)
     elif tile == 1:
-        multiply_groups("q4_0", 1, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        multiply_groups("q4_0", 1, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     elif tile == 2:
-        multiply_groups("q4_0", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        multiply_groups("q4_0", 2, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     else:
-        multiply_groups("q4_0", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        multiply_groups("q4_0", 4, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
 
 
 @numba.njit(**OPTIONS)
 def _multiply_fives(tile, key, group, panel, units, to, row, left):
     """The same in q5_1."""
     if tile == 1:
-        multiply_groups("cache_q5_1", 1, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        multiply_groups("cache_q5_1", 1, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     elif tile == 2:
-        multiply_groups("cache_q5_1", 2, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        multiply_groups("cache_q5_1", 2, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
     else:
-        multiply_groups("cache_q5_1", 4, 1, key, group, 0, panel, 0, units, to, row, left, 16, 0)
+        multiply_groups("cache_q5_1", 4, 1, 0, key, group, 0, panel, 0, units, to, row, left, 16, 0)
 
 
 @numba.njit(**OPTIONS)
@@ -367,7 +369,7 @@ def _mix(value, size, scales, block, weights, row, rows, count, out, apart, ahea
 
 
 @numba.njit(**OPTIONS)
-def _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, kind):
+def _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, kind):
     block, size, window = read_int(cache + BLOCK), read_int(cache + SIZE), read_int(cache + WINDOW)
     floats, stride = read_int(cache + FLOATS), code_bytes(size, kind)
     group = _header_bytes(size, kind) + 16 * stride
@@ -381,12 +383,12 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
     _quantize(query, apart, rows, panels, tile, size, read_float(floats + 4), read_int(cache + QUANTIZE), kind)
     scaled = panels + 4 * _QUERY * (size // 32)
     values = at + read_int(cache + VALUES)
-    first_value = read_int(table + 8 * (start // block)) + values + start % block * stride
+    early, blocks = blocks_ahead(cache), (end - 1) // block + 1
     s = start
     while s < end:
         count = min(end - s, block - s % block)
         key = read_int(table + 8 * (s // block)) + at + s % block // 16 * group
-        after = read_int(table + 8 * (s // block + 1)) + at if s + count < end else first_value
+        after = block_ahead(table, s // block + early, start // block, blocks, cache, head, next_run, next_head)
         _scores(panels, tile, key, size, scores + 4 * (s - start), row, rows, count, after - key, kind)
         s += count
     weigh_rows(scores, row, rows, position, step, start, window, wide, read_float(floats + 8))
@@ -399,7 +401,10 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
         count = min(end - s, block - s % block, _PIECE)
         first = read_int(table + 8 * (s // block)) + values
         value, scales = first + s % block * stride, first + block * stride + 2 * (s % block)
-        after = read_int(table + 8 * (s // block + 1)) + values if s // block < (end - 1) // block else value
+        number = s // block + early + blocks - start // block
+        after = (
+            block_ahead(table, number, start // block, blocks, cache, head, next_run, next_head) + s % block * stride
+        )
         weights = scores + 4 * (s - start)
         _mix(value, size, scales, block, weights, row, rows, count, out, out_apart, after - value, scaled, kind)
         if _offset(kind) == 0:
@@ -410,23 +415,23 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
     divide_rows(out, out_apart, rows, size, scores + rows * row)
 
 
-@kernel(11)
-def attend_q8_0(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+@kernel(13)
+def attend_q8_0(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head):
     """Attention over a cache in q8_0; see ``attend_rows``."""
-    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, None)
+    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, None)
 
 
-@kernel(11)
-def attend_q4_0(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+@kernel(13)
+def attend_q4_0(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head):
     """Attention over a cache in q4_0, whose queries are rotated; see ``attend_rows``."""
-    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, ())
+    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, ())
     for row in range(rows):
         spread_evenly(out + out_apart * row, read_int(cache + SIZE))
 
 
-@kernel(11)
-def attend_q5_1(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+@kernel(13)
+def attend_q5_1(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head):
     """Attention over a cache in q5_1, whose queries are rotated; see ``attend_rows``."""
-    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, (1,))
+    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, (1,))
     for row in range(rows):
         spread_evenly(out + out_apart * row, read_int(cache + SIZE))

@@ -21,6 +21,8 @@ from rung.kernels.cpu.decode.cache_layout import (
     VALUES,
     WINDOW,
     ask_for,
+    block_ahead,
+    blocks_ahead,
     clear_rows,
     divide_rows,
     weigh_rows,
@@ -32,7 +34,8 @@ from rung.kernels.isa.scalar import call_address
 
 @numba.njit(**OPTIONS)
 def _scores(query, apart, key, stride, out, row, rows, size, count, scale, ahead, kind):
-    """q.k of ``rows`` queries with ``count`` keys, times ``scale``: 4 queries and 4 keys at once, 1 and 16, or 1.
+    """q.k of ``rows`` queries with ``count`` keys, times ``scale``: 4 queries and 4 keys at once, 2 and 8, 1 and 16, or
+    1.
 
     Memory ``ahead`` bytes behind the keys is prefetched.
     """
@@ -42,6 +45,14 @@ def _scores(query, apart, key, stride, out, row, rows, size, count, scale, ahead
             dots(query, apart, key + stride * s, stride, size, scale, out + 4 * s, row, kind, 4)
         for s in range(count // 4 * 4, count):
             for other in range(4):
+                dot(query + apart * other, key + stride * s, size, scale, out + row * other + 4 * s, kind)
+        return
+    if rows == 2:
+        for s in range(0, count - 7, 8):
+            ask_for(key + stride * s + ahead, 8 * size * row_width(kind))
+            dots(query, apart, key + stride * s, stride, size, scale, out + 4 * s, row, kind, 2)
+        for s in range(count // 8 * 8, count):
+            for other in range(2):
                 dot(query + apart * other, key + stride * s, size, scale, out + row * other + 4 * s, kind)
         return
     for number in range(rows):
@@ -56,7 +67,7 @@ def _scores(query, apart, key, stride, out, row, rows, size, count, scale, ahead
 
 @numba.njit(**OPTIONS)
 def _mix(value, stride, weights, row, rows, count, out, apart, size, ahead, kind):
-    """Add the values times the weights to the results, for four rows or one, 64 or 16 dimensions at a time.
+    """Add the values times the weights to the results, for four rows, two or one, 64 or 16 dimensions at a time.
 
     Memory ``ahead`` bytes behind the values is prefetched.
     """
@@ -67,6 +78,12 @@ def _mix(value, stride, weights, row, rows, count, out, apart, size, ahead, kind
         for j in range(wide, size, 16):
             mix(value + width * j, stride, weights, row, count, out + 4 * j, apart, ahead, kind, 4, 1)
         return
+    if rows == 2:
+        for j in range(0, wide, 64):
+            mix(value + width * j, stride, weights, row, count, out + 4 * j, apart, ahead, kind, 2, 4)
+        for j in range(wide, size, 16):
+            mix(value + width * j, stride, weights, row, count, out + 4 * j, apart, ahead, kind, 2, 1)
+        return
     for number in range(rows):
         w, to = weights + row * number, out + apart * number
         for j in range(0, wide, 64):
@@ -76,7 +93,7 @@ def _mix(value, stride, weights, row, rows, count, out, apart, size, ahead, kind
 
 
 @numba.njit(**OPTIONS)
-def _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, kind):
+def _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, kind):
     block, stride, size = read_int(cache + BLOCK), read_int(cache + ROW), read_int(cache + SIZE)
     floats, window, values = read_int(cache + FLOATS), read_int(cache + WINDOW), read_int(cache + VALUES)
     at = read_int(cache + LAYER) + head * read_int(cache + HEAD)
@@ -85,12 +102,12 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
     end = position + step * (rows - 1) + 1
     whole = (end - start + 15) // 16 * 16
     row = 4 * whole
-    first_value = read_int(table + 8 * (start // block)) + at + values + start % block * stride
+    early, blocks = blocks_ahead(cache), (end - 1) // block + 1
     s = start
     while s < end:
         count = min(end - s, block - s % block)
         key = read_int(table + 8 * (s // block)) + at + s % block * stride
-        after = read_int(table + 8 * (s // block + 1)) + at if s + count < end else first_value
+        after = block_ahead(table, s // block + early, start // block, blocks, cache, head, next_run, next_head)
         _scores(query, apart, key, stride, scores + 4 * (s - start), row, rows, size, count, scale, after - key, kind)
         s += count
     weigh_rows(scores, row, rows, position, step, start, window, whole, softcap)
@@ -100,33 +117,50 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
     while s < end:
         count = min(end - s, block - s % block)
         value = read_int(table + 8 * (s // block)) + at + s % block * stride
-        after = read_int(table + 8 * (s // block + 1)) + at if s + count < end else value
+        number = s // block + early + blocks - start // block
+        after = block_ahead(table, number, start // block, blocks, cache, head, next_run, next_head)
         _mix(value, stride, scores + 4 * (s - start), row, rows, count, out, out_apart, size, after - value, kind)
         s += count
     divide_rows(out, out_apart, rows, size, scores + rows * row)
 
 
-@kernel(11)
-def attend_f32(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+@kernel(13)
+def attend_f32(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head):
     """Attention over a cache of float32; see ``attend_rows``."""
-    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, np.float32(0))
+    _attend(
+        query,
+        apart,
+        out,
+        out_apart,
+        rows,
+        position,
+        step,
+        table,
+        head,
+        cache,
+        scores,
+        next_run,
+        next_head,
+        np.float32(0),
+    )
 
 
-@kernel(11)
-def attend_f16(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+@kernel(13)
+def attend_f16(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head):
     """Attention over a cache of float16; see ``attend_rows``."""
-    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, 0)
+    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, 0)
 
 
-@kernel(11)
-def attend_bf16(query, apart, out, out_apart, rows, position, step, table, head, cache, scores):
+@kernel(13)
+def attend_bf16(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head):
     """Attention over a cache of bfloat16; see ``attend_rows``."""
-    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, True)
+    _attend(query, apart, out, out_apart, rows, position, step, table, head, cache, scores, next_run, next_head, True)
 
 
 #: By dtype of the cache: up to ``QUAD`` query rows, ``apart`` bytes from each other, over one key head of a sequence.
 #: Each sees the positions up to ``position``, and ``step`` more than the row before it: 0 for query heads of one token,
-#: 1 for one head of tokens that follow each other. ``scores`` have room for ``score_floats``.
+#: 1 for one head of tokens that follow each other. ``scores`` have room for ``score_floats``. Keys of the head of the
+#: run that the thread takes next are prefetched (``block_ahead``).
 attend_rows: dict[str, Kernel] = {
     "f32": attend_f32,
     "f16": attend_f16,
@@ -135,18 +169,6 @@ attend_rows: dict[str, Kernel] = {
     "q5_1": attend_q5_1,
     "q4_0": attend_q4_0,
 }
-
-
-class RunWord(IntEnum):
-    """A run: ``COUNT`` (up to ``QUAD``) query tokens of a sequence that follow each other in the batch from ``ROW`` on.
-
-    The first stands at ``POSITION`` of the sequence with the block table at ``TABLE``.
-    """
-
-    ROW, COUNT, POSITION, TABLE = range(4)
-
-
-RUN_WORDS = len(RunWord)
 
 
 class AttendWord(IntEnum):
@@ -183,20 +205,25 @@ def attend(words, thread, threads):
     runs, most = read_int(words + _RUNS), read_int(words + _FEW)
     parts = (group + most - 1) // most
     units = read_int(read_int(words + _COUNT)) * kv_heads * parts
-    while True:
-        unit = fetch_add(words, 1)
-        if unit >= units:
-            break
+    unit = fetch_add(words, 1)
+    while unit < units:
         run, kv_head, part = runs + 32 * (unit // (kv_heads * parts)), unit // parts % kv_heads, unit % parts
+        unit = fetch_add(words, 1)
+        next_run, next_head = run, kv_head
+        if unit < units:
+            next_run, next_head = runs + 32 * (unit // (kv_heads * parts)), unit // parts % kv_heads
         row, count, position, table = read_int(run), read_int(run + 8), read_int(run + 16), read_int(run + 24)
         first, few = kv_head * group + most * part, min(most, group - most * part)
         at = read_int(words + _QUERY) + apart * row + size * first
         to = read_int(words + _OUT) + out_apart * row + size * first
         if count == 1:
-            call_address(one, (at, size, to, size, few, position, 0, table, kv_head, cache, scores))
+            call_address(
+                one, (at, size, to, size, few, position, 0, table, kv_head, cache, scores, next_run, next_head)
+            )
         else:
             for head in range(few):
-                past = size * head
+                q, y = at + size * head, to + size * head
                 call_address(
-                    one, (at + past, apart, to + past, out_apart, count, position, 1, table, kv_head, cache, scores)
+                    one,
+                    (q, apart, y, out_apart, count, position, 1, table, kv_head, cache, scores, next_run, next_head),
                 )

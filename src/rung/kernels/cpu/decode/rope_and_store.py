@@ -52,20 +52,32 @@ def _write_row(to, values, size, kind):
 
 
 @numba.njit(**OPTIONS)
-def _turned(words):
-    """Norm and rotate queries and key of a token and a key head that no thread has taken yet; in place.
+def _next_heads(words, threads):
+    """Return a token, and the first and last of its key heads, that no thread has taken yet: 0 and 0 if none is left.
 
-    Returns the head in the block that they belong to, 0 where none is left, the position in it, and the addresses of
-    queries, key and value.
+    A thread takes all heads of a token where there are parts enough. Each part ends with a locked addition, which waits
+    for what was written to the cache.
     """
-    cache, kv_heads, group = read_int(words + _CACHE), read_int(words + _KV_HEADS), read_int(words + _GROUP)
+    tokens, kv_heads = read_int(words + _TOKENS), read_int(words + _KV_HEADS)
+    few = min(kv_heads, max(1, tokens * kv_heads // (4 * threads)))
+    parts = (kv_heads + few - 1) // few
     unit = fetch_add(words, 1)
-    if unit >= read_int(words + _TOKENS) * kv_heads:
-        return 0, 0, 0, 0, 0
+    if unit >= tokens * parts:
+        return 0, 0, 0
+    first = unit % parts * few
+    return unit // parts, first, min(first + few, kv_heads)
+
+
+@numba.njit(**OPTIONS)
+def _turned(words, token, kv_head):
+    """Norm and rotate queries and key of a token and a key head; in place.
+
+    Returns the head in the block that they belong to, the position in it, and the addresses of queries, key and value.
+    """
+    cache, group = read_int(words + _CACHE), read_int(words + _GROUP)
     size, epsilon = read_int(cache + SIZE), read_float(read_int(cache + FLOATS))
     block, rows = read_int(cache + BLOCK), read_int(words + _ROWS)
     half, interleaved = read_int(words + _HALF), read_int(words + _INTERLEAVED) != 0
-    token, kv_head = unit // kv_heads, unit % kv_heads
     position, table = read_int(rows + 16 * token), read_int(rows + 16 * token + 8)
     cosine, sine = read_int(words + _COSINE) + 4 * half * token, read_int(words + _SINE) + 4 * half * token
     query = read_int(words + _Q) + read_int(words + _Q_APART) * token + 4 * size * group * kv_head
@@ -79,26 +91,28 @@ def _turned(words):
 
 
 @numba.njit(**OPTIONS)
-def _rope_and_store_floats(words, kind):
+def _rope_and_store_floats(words, threads, kind):
     cache = read_int(words + _CACHE)
     size, apart, row = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + ROW)
-    head, at, _, key, value = _turned(words)
-    while head != 0:
-        _write_row(head + at * row, key, size, kind)
-        _write_row(head + apart + at * row, value, size, kind)
-        head, at, _, key, value = _turned(words)
+    token, first, last = _next_heads(words, threads)
+    while first < last:
+        for kv_head in range(first, last):
+            head, at, _, key, value = _turned(words, token, kv_head)
+            _write_row(head + at * row, key, size, kind)
+            _write_row(head + apart + at * row, value, size, kind)
+        token, first, last = _next_heads(words, threads)
 
 
 @kernel(3)
 def rope_and_store_f32(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_floats(words, np.float32(0))
+    _rope_and_store_floats(words, threads, np.float32(0))
 
 
 @kernel(3)
 def rope_and_store_f16(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_floats(words, 0)
+    _rope_and_store_floats(words, threads, 0)
 
 
 @kernel(3)
@@ -106,44 +120,48 @@ def rope_and_store_q8_0(words, thread, threads):
     """See ``rope_and_store_kv``."""
     cache = read_int(words + _CACHE)
     size, apart, block = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + BLOCK)
-    head, at, _, key, value = _turned(words)
-    while head != 0:
-        write_key(head, at, key, size)
-        write_value(head + apart, block, at, value, size)
-        head, at, _, key, value = _turned(words)
+    token, first, last = _next_heads(words, threads)
+    while first < last:
+        for kv_head in range(first, last):
+            head, at, _, key, value = _turned(words, token, kv_head)
+            write_key(head, at, key, size)
+            write_value(head + apart, block, at, value, size)
+        token, first, last = _next_heads(words, threads)
 
 
 @numba.njit(**OPTIONS)
-def _rope_and_store_spread(words, kind):
+def _rope_and_store_spread(words, threads, kind):
     """Rotate all three once more, so that no dimension is larger than others; kinds are those of
     ``attend_q8_0``."""
     cache, group = read_int(words + _CACHE), read_int(words + _GROUP)
     size, apart, block = read_int(cache + SIZE), read_int(cache + VALUES), read_int(cache + BLOCK)
-    head, at, query, key, value = _turned(words)
-    while head != 0:
-        for number in range(group):
-            spread_evenly(query + 4 * size * number, size)
-        spread_evenly(key, size)
-        spread_evenly(value, size)
-        if len(kind):
-            write_five_key(head, at, key, size)
-            write_five_value(head + apart, block, at, value, size)
-        else:
-            write_narrow_key(head, at, key, size)
-            write_narrow_value(head + apart, block, at, value, size)
-        head, at, query, key, value = _turned(words)
+    token, first, last = _next_heads(words, threads)
+    while first < last:
+        for kv_head in range(first, last):
+            head, at, query, key, value = _turned(words, token, kv_head)
+            for number in range(group):
+                spread_evenly(query + 4 * size * number, size)
+            spread_evenly(key, size)
+            spread_evenly(value, size)
+            if len(kind):
+                write_five_key(head, at, key, size)
+                write_five_value(head + apart, block, at, value, size)
+            else:
+                write_narrow_key(head, at, key, size)
+                write_narrow_value(head + apart, block, at, value, size)
+        token, first, last = _next_heads(words, threads)
 
 
 @kernel(3)
 def rope_and_store_q5_1(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_spread(words, (1,))
+    _rope_and_store_spread(words, threads, (1,))
 
 
 @kernel(3)
 def rope_and_store_q4_0(words, thread, threads):
     """See ``rope_and_store_kv``."""
-    _rope_and_store_spread(words, ())
+    _rope_and_store_spread(words, threads, ())
 
 
 #: By dtype of the cache: norm and rotate q and k in place, and write k and v into the cache; see ``StoreWord``.

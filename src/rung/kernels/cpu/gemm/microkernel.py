@@ -49,11 +49,12 @@ def panel_unit_bytes(tile: int, parts: int) -> int:
 @dataclass(frozen=True)
 class Tile:
     """One kernel while it is emitted: a strip of ``lanes`` rows of weights, of each of some groups of 16 rows, times
-    ``tile`` rows of activations."""
+    ``tile`` rows of activations; weights are prefetched ``ahead`` bytes before."""
 
     b: ir.IRBuilder
     layout: Layout
     tile: int
+    ahead: int
     totals: list[list[Value]]  # where the float32 totals are: [groups][tile]
     lanes: int = v.LANES
     first: int = 0  # of the strip's rows in their group
@@ -208,17 +209,16 @@ def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterat
 
 
 def _fetch(tile: Tile, places: list[Value], size: int) -> None:
-    """Asks for the memory that comes ``Level.ahead`` bytes after ``size`` bytes at each address.
+    """Asks for the memory that comes after ``size`` bytes at each address: ``ahead`` bytes in all.
 
     It comes while products are computed. The largest tiles find a weight in the cache again, for the rows after
     theirs; smaller ones read it once.
     """
-    level = target.level()
-    if level.ahead == 0 or tile.first > 0 or tile.layout.codes == "flipped":
+    if tile.ahead == 0 or tile.first > 0 or tile.layout.codes == "flipped":
         return
-    locality = 3 if tile.tile == level.tile else 0
+    locality, ahead = 3 if tile.tile == target.level().tile else 0, tile.ahead // len(places)
     for address, at in itertools.product(places, range(0, size, 64)):
-        prefetch(tile.b, plus(tile.b, address, level.ahead + at), locality)
+        prefetch(tile.b, plus(tile.b, address, ahead + at), locality)
 
 
 def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:
@@ -248,7 +248,7 @@ def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value
             tile.unit(places, panel, scales, codebook)
 
 
-def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int) -> list[Tile]:
+def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int, ahead: int) -> list[Tile]:
     """The strips that make up groups of 16 rows, whose totals are zero."""
     level = target.level()
     lanes = v.LANES if tile == 1 else level.strip
@@ -257,7 +257,7 @@ def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int) -> list[Til
         totals = [[alloca_once(b, zero.type) for _ in range(tile)] for _ in range(groups)]
         for total in itertools.chain(*totals):
             b.store(zero, total)
-        strips.append(Tile(b, layout, tile, totals, lanes, first))
+        strips.append(Tile(b, layout, tile, ahead, totals, lanes, first))
     return strips
 
 
@@ -271,11 +271,27 @@ def _load_totals(b: ir.IRBuilder, strips: list[Tile], results: list[list[Value]]
 
 @intrinsic(prefer_literal=True)
 def multiply_groups(
-    typing_context, layout, tile, groups, weights, group_bytes, table, x, start, blocks, y, stride, rows, lanes, add
+    typing_context,
+    layout,
+    tile,
+    groups,
+    ahead,
+    weights,
+    group_bytes,
+    table,
+    x,
+    start,
+    blocks,
+    y,
+    stride,
+    rows,
+    lanes,
+    add,
 ):
-    """Sixteen or more rows of a weight times a panel; all arguments but the first three are int64.
+    """Sixteen or more rows of a weight times a panel; all arguments but the first four are int64.
 
-    ``layout`` (a name), ``tile`` and ``groups`` are constants. ``weights`` is the first group, ``start`` the byte in
+    ``layout`` (a name), ``tile``, ``groups`` and ``ahead``, the bytes of weights that are prefetched, are constants.
+    ``weights`` is the first group, ``start`` the byte in
     each at which the first of ``blocks`` blocks lies, ``x`` the unit of the panel there. Writes float32 [rows, lanes]
     to ``y`` with ``stride`` bytes between rows, for at most ``tile`` rows and 16 lanes a group. ``add`` is 0, or the
     sum of 1 to go on with the sums that are there, and 2 to leave sums that more blocks will be added to: whether
@@ -284,9 +300,10 @@ def multiply_groups(
     if not isinstance(layout, types.StringLiteral):
         return None
     chosen, count, wide = LAYOUTS[layout.literal_value], tile.literal_value, groups.literal_value
+    size = ahead.literal_value
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
-        first, group_bytes, table, panel, start, blocks, y, stride, rows, lanes, add = values[3:]
+        first, group_bytes, table, panel, start, blocks, y, stride, rows, lanes, add = values[4:]
         bases = [b.add(first, b.mul(group_bytes, I64(group))) for group in range(wide)]
         goes_on = b.icmp_signed("!=", b.and_(add, I64(1)), I64(0))
         whole = b.icmp_signed("==", b.and_(add, I64(2)), I64(0))
@@ -300,7 +317,7 @@ def multiply_groups(
             ]
             for group in range(wide)
         ]
-        strips = _strips(b, chosen, count, wide)
+        strips = _strips(b, chosen, count, wide, size)
         with b.if_then(goes_on):
             _load_totals(b, strips, results, addresses)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
@@ -318,7 +335,7 @@ def multiply_groups(
                 v.store_first_f32.emit(b, results[group][row], value, addresses[group][row])
         return context.get_dummy_value()
 
-    return VOID(layout, tile, groups, *[INT] * 11), generate
+    return VOID(layout, tile, groups, ahead, *[INT] * 11), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -330,7 +347,7 @@ def flip_block(typing_context, layout, table, source, to):
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
         _, table, source, to = values
-        tile = Tile(b, chosen, 1, [])
+        tile = Tile(b, chosen, 1, 0, [])
         codebook = remove_offset(b, v.broadcast_16_bytes.emit(b, table)) if chosen.table else None
         _copy(b, source, to, chosen.block_header)
         with for_range(b, I64(chosen.block // 32)) as loop:

@@ -105,7 +105,6 @@ def keep(x, stride, rows, panel, tile, parts, offset, first, last, at):
 #: Bytes of 16 rows below which one row of activations meets one group at a time: memory is then read in one piece. Two
 #: short pieces end before the prefetcher has learnt them: with rows of 18 kB, 31 became 36 GB/s (AVX2, two threads).
 _SHORT = 1 << 16
-_NEVER = 1 << 62
 
 
 def tile_of(rows: int, flips: bool = False) -> int:
@@ -128,13 +127,13 @@ def multiply(layout: str, tile: int) -> Kernel:
     [rows, lanes] to ``y`` with ``stride`` bytes between rows, where ``lanes`` is the number of rows of the whole
     weight. ``add`` is that of ``multiply_groups``.
 
-    Two groups are taken at a time, where rows are not short and registers hold both. That halves the broadcasts, and
-    for a single row of activations it doubles the independent chains of additions: 15 became 23 GB/s for q4_0 in the L2
-    cache.
+    A single row of activations meets two groups at a time, where rows of weights are not short and registers hold both:
+    that doubles the independent chains of additions, 15 became 23 GB/s for q4_0 in the L2 cache. More rows of
+    activations meet one group. With two, half the broadcasts are saved, but memory is read in two places: from there
+    2 and 4 rows then took 1.2 to 1.5 times as long (Zen 5, q4_0, q8_0 and q4_k).
     """
 
-    groups = target.level().groups_of(tile)
-    in_twos = (_SHORT if tile == 1 else 0) if groups == 2 else _NEVER
+    pairs, ahead = tile == 1 and target.level().groups_of_one_row == 2, target.level().ahead
 
     @kernel(16)
     def run(
@@ -159,19 +158,19 @@ def multiply(layout: str, tile: int) -> Kernel:
         block = row_header + from_block * block_bytes
         blocks = to_block - from_block
         group = first
-        in_pairs = last if group_bytes > in_twos else first
         base = weights + first * group_bytes
-        while group + 2 <= in_pairs:
-            out, left = y + 64 * group, lanes - 16 * group
-            multiply_groups(
-                layout, tile, 2, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
-            )
-            base += 2 * group_bytes
-            group += 2
+        if pairs:
+            while group_bytes > _SHORT and group + 2 <= last:
+                out, left = y + 64 * group, lanes - 16 * group
+                multiply_groups(
+                    layout, tile, 2, ahead, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
+                )
+                base += 2 * group_bytes
+                group += 2
         while group < last:
             out, left = y + 64 * group, lanes - 16 * group
             multiply_groups(
-                layout, tile, 1, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
+                layout, tile, 1, ahead, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
             )
             base += group_bytes
             group += 1

@@ -21,7 +21,6 @@ LEVEL = Level(
     targets=(Target("x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"), "skylake-avx512", x86.AVX512),),
     lanes=16,
     tile=12,
-    groups=2,
     pairs=x86.pairs,
     widen=x86.widen,
     with_sign=with_sign,

@@ -16,7 +16,6 @@ LEVEL = Level(
     ),
     lanes=16,
     tile=12,
-    groups=2,
     signed=False,
     dot=x86.dot,
     shuffle=x86.shuffle,
