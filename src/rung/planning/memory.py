@@ -177,9 +177,9 @@ def program_bytes(shape: Decoder, context: int, count: int, taken: Taken = INTEG
     mixed, qkv = shape.heads * shape.head_dim, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     parts = shape.heads * parts_of(context) * part_floats(shape.head_dim)
     turns, chooses = len(shape.ropes) * shape.head_dim, count == 1
-    given = 4 * count * (shape.hidden + turns) + (CHOICE_BYTES + 4 * MOST_AHEAD * turns) * chooses
+    inputs = 4 * count * (shape.hidden + turns) + (CHOICE_BYTES + 4 * MOST_AHEAD * turns) * chooses
     widths = (qkv, shape.hidden, shape.feed_forward, shape.vocabulary, parts)
-    found = [given, FOUND_BYTES * chooses, *(4 * count * width for width in widths)]
+    found = [inputs, FOUND_BYTES * chooses, *(4 * count * width for width in widths)]
     for kinds, columns in zip(taken, (shape.hidden, mixed, shape.feed_forward), strict=True):
         found += [count * activation_bytes(looks_up, columns) for looks_up in kinds]
     found += [4 * shape.hidden] * (len(shape.layers) * (4 if shape.post_norms else 2) + 1)

@@ -34,7 +34,7 @@ class Biased:
     def multiply(self, x: Floats, adapters: Sequence[AdapterRows] = (), room: Room | None = None) -> Floats:
         """Return x [T, in] times the weight, with what adapters change, and the bias: [T, out], without torch.
         The next result in the same ``room`` overwrites it."""
-        y = self.linear.multiply(x, room)
+        y = self.linear.multiply(x) if room is None else self.linear.multiply(x, room)
         for first, last, adapter in adapters:
             adapter.add(self.role, x[first:last], y[first:last])
         if self.bias is not None:
