@@ -1,0 +1,75 @@
+"""Time prompts, with the page faults that they take, of this tree and of another one in turns.
+
+    python benchmarks/prompts.py MODEL ... [--tokens 460] [--old FOLDER/src] [--turns 2] [--threads 2]
+
+A turn is a fresh process that reads four prompts of so many tokens, after one that compiles what is needed; it prints
+the median of the four, page faults and seconds of the system for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import resource, statistics, sys, time
+import rung
+from rung.engine.sampling import Sampler, Sampling, likeliest
+from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.scheduling.sequence import TokenSequence
+
+path, tokens, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+model = rung.load(path, context=tokens + 8, threads=threads)
+
+def prompt(number):
+    scheduler = Scheduler(model.backend, lambda logits, rows: likeliest(logits))
+    ids = [5 + (7 * at + 11 * number) % 200 for at in range(tokens)]
+    sequence = TokenSequence(
+        ids, Sampler(Sampling()), ends=frozenset(), context=tokens + 8, most=2, owner=str(number)
+    )
+    scheduler.add(sequence)
+    start = time.perf_counter()
+    while not sequence.ahead:
+        scheduler.advance(sequence)
+    seconds = time.perf_counter() - start
+    scheduler.cancel(sequence)
+    model.backend.prefixes.clear()
+    return seconds
+
+prompt(1)
+before = resource.getrusage(resource.RUSAGE_SELF)
+seconds = [prompt(2 + number) for number in range(4)]
+after = resource.getrusage(resource.RUSAGE_SELF)
+faults, system = after.ru_minflt - before.ru_minflt, after.ru_stime - before.ru_stime
+print(f"{statistics.median(seconds) * 1e3:.0f} ms, {faults / 4:.0f} page faults, {system / 4:.3f} s of the system")
+"""
+
+
+def measure(path: Path, source: Path, given: argparse.Namespace) -> str:
+    """Return what the program prints with the package of a source folder."""
+    command = [sys.executable, "-c", PROGRAM, str(path), str(given.tokens), str(given.threads)]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+
+def main() -> None:
+    """Print a line for each model, tree and turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--tokens", type=int, default=460)
+    parser.add_argument("--old", type=Path, help="the src of another tree")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    trees = {"new": Path(__file__).resolve().parent.parent / "src", **({"old": given.old} if given.old else {})}
+    for path in given.models:
+        for _ in range(given.turns):
+            for name, source in trees.items():
+                print(f"{path.stem}, {given.tokens} tokens, {name}: {measure(path, source, given)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
