@@ -123,10 +123,10 @@ def alone(name: str, tile: int, rows: int, columns: int = 2048) -> float:
         x.ctypes.data, x.strides[0], tile, panel.ctypes.data, tile, parts, offset, 0, columns // UNIT, 0
     )
     layout, kernel = weight.layout, multiply(weight.layout.name, tile)
-    given = (weight.pointer, weight.table_pointer, panel.ctypes.data, y.ctypes.data, y.strides[0], tile, rows, 0)
+    first = (weight.pointer, weight.table_pointer, panel.ctypes.data, y.ctypes.data, y.strides[0], tile, rows, 0)
     blocks = (0, columns // layout.block, layout.row_header, layout.block_bytes)
     unit = layout.block // UNIT * panel_unit_bytes(tile, parts)
-    return best(lambda: kernel.call(*given, weight.groups, weight.group_bytes, *blocks, unit, 0), 0.6) / (
+    return best(lambda: kernel.call(*first, weight.groups, weight.group_bytes, *blocks, unit, 0), 0.6) / (
         rows * columns
     )
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from rung import formats
+from rung.kernels.cpu.compiled import kernel
 from rung.kernels.cpu.decode.attention import attend_rows
-from rung.kernels.cpu.decode.cache_layout import score_floats
+from rung.kernels.cpu.decode.cache_layout import CacheWord, block_ahead, blocks_ahead, score_floats
 from rung.kernels.cpu.decode.rope_and_store import StoreWord, rope_and_store_kv
 from rung.kernels.cpu.decode.step_program import cache_words, floats
 from rung.kernels.cpu.thread_pool import run
+from rung.kernels.isa.generic import write_int
 from rung.kernels.isa.products import packs_signed_bytes
 
 KV_HEADS, SCALE = 2, 0.11
@@ -290,3 +292,26 @@ def test_nan_stays_in_its_sequence_and_is_seen(format):
     assert not np.isfinite(stored.attend(query, 39, 0, 1)).all()
     assert np.isfinite(stored.attend(query, 29, 0, 0)).all()
     assert np.isfinite(stored.attend(query, 29, 0, 1)).all()
+
+
+@kernel(9)
+def _prefetched(table, number, first, last, cache, head, next_run, next_head, out):
+    write_int(out, block_ahead(table, number, first, last, cache, head, next_run, next_head))
+    write_int(out + 8, blocks_ahead(cache))
+
+
+@pytest.mark.parametrize(("window", "position", "after"), [(None, 20, [0, 1, 1, 1]), (20, 70, [3, 4, 4, 4])])
+def test_what_is_prefetched_is_read_next(window, position, after):
+    """Keys of a head, then its values, then the first keys of the next run; never an entry behind its block table."""
+    stored = Stored(70, 64, 16, window)
+    own, other = stored.table[1:4], stored.table
+    run = np.array([0, 1, position, other.ctypes.data], np.int64)
+    found, blocks = [], np.zeros(2, np.int64)
+    for number in range(1, 11):
+        own_run = stored.table.ctypes.data, number, 1, 4, stored.words.ctypes.data, 1
+        _prefetched.call(*own_run, run.ctypes.data, 0, blocks.ctypes.data)
+        found.append(int(blocks[0]))
+    head_bytes, values = (int(stored.words[word]) for word in (CacheWord.HEAD, CacheWord.VALUES))
+    want = [*(own + head_bytes), *(own + head_bytes + values), *other[after]]
+    assert found == [int(each) for each in want]
+    assert blocks[1] == 4  # of 1,088 bytes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Room:
     """Memory of one result, kept for the next one.
 
-    A prompt of 460 tokens of a 0.3B touched 300 MB of fresh pages, which took a third of its time (4 kB in 1 to 3 us).
+    A prompt of 460 tokens of a 0.3B touched 300 MB of fresh pages, a fifth of its time (``benchmarks/prompts.py``).
     """
 
     def __init__(self) -> None:

@@ -291,11 +291,11 @@ def multiply_groups(
     """Sixteen or more rows of a weight times a panel; all arguments but the first four are int64.
 
     ``layout`` (a name), ``tile``, ``groups`` and ``ahead``, the bytes of weights that are prefetched, are constants.
-    ``weights`` is the first group, ``start`` the byte in
-    each at which the first of ``blocks`` blocks lies, ``x`` the unit of the panel there. Writes float32 [rows, lanes]
-    to ``y`` with ``stride`` bytes between rows, for at most ``tile`` rows and 16 lanes a group. ``add`` is 0, or the
-    sum of 1 to go on with the sums that are there, and 2 to leave sums that more blocks will be added to: whether
-    blocks come at once or in parts, they are added in the same order.
+    ``weights`` is the first group, ``start`` the byte in each at which the first of ``blocks`` blocks lies, ``x`` the
+    unit of the panel there. Writes float32 [rows, lanes] to ``y`` with ``stride`` bytes between rows, for at most
+    ``tile`` rows and 16 lanes a group. ``add`` is 0, or the sum of 1 to go on with the sums that are there, and 2 to
+    leave sums that more blocks will be added to: whether blocks come at once or in parts, they are added in the same
+    order.
     """
     if not isinstance(layout, types.StringLiteral):
         return None

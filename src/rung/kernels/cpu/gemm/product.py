@@ -130,7 +130,7 @@ def multiply(layout: str, tile: int) -> Kernel:
     A single row of activations meets two groups at a time, where rows of weights are not short and registers hold both:
     that doubles the independent chains of additions, 15 became 23 GB/s for q4_0 in the L2 cache. More rows of
     activations meet one group. With two, half the broadcasts are saved, but memory is read in two places: from there
-    2 and 4 rows then took 1.2 to 1.5 times as long (Zen 5, q4_0, q8_0 and q4_k).
+    2 and 4 rows then took 1.2 to 1.5 times as long (Zen 5; `benchmarks/linear_kernels.py --alone`).
     """
 
     pairs, ahead = tile == 1 and target.level().groups_of_one_row == 2, target.level().ahead
