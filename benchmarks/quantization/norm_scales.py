@@ -11,6 +11,7 @@ those without scales: codes that are nearest, and those of error feedback and de
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +66,10 @@ def main() -> None:
     given = parser.parse_args()
     target.configure(1)
     card = find_card(given.original, offline=True)
-    text = Path(given.original).with_suffix(".norm-scales.txt")
-    text.write_text(mixed("calibration", _CHARACTERS))
-    statistics = Calibration(card, text, 1, lambda label, done, total: None).rounder.statistics
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "norm-scales.txt")
+        text.write_text(mixed("calibration", _CHARACTERS))
+        statistics = Calibration(card, text, 1, lambda label, done, total: None).rounder.statistics
     by_role = {tensor.role: tensor for tensor in matrices(card)}
     sums = {(name, feedback): np.zeros(2) for name in given.formats for feedback in (False, True)}
     with Reader(card) as reader:

@@ -1,13 +1,17 @@
 """The cache: sizes as planned, writing by index, prefixes."""
 
 import ctypes
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.tiny import gguf_vocabulary, tiny_checkpoint
 
 from rung.core.errors import ContextTooLong, OutOfMemory
+from rung.engine.load import load
 from rung.engine.scheduling.kv_cache import BlockPool, Cache
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.card import Decoder, Layer, Rope
 from rung.models.decoder_memory import activation_bytes, cache_bytes
 
@@ -120,3 +124,19 @@ def test_activations_grow_with_the_chunk_and_stop_at_its_length():
     long = activation_bytes(SHAPE, 4096) - activation_bytes(SHAPE, 2048)
     assert 0 < long <= 2048 * 4 * (2 * 2 * 16 + 512)  # the converted cache and the mask, no more rows
     assert activation_bytes(SHAPE, 4096, chunk=64) < activation_bytes(SHAPE, 4096)
+
+
+def test_activations_are_what_a_prompt_takes_whose_results_are_kept_for_the_next_chunk(tmp_path):
+    wide = {"hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 8, "head_dim": 64}
+    tiny_checkpoint(tmp_path, "llama", **wide, max_position_embeddings=2048)
+    gguf_vocabulary(tmp_path)
+    model = load(str(tmp_path), context=2048, threads=1, device="cpu", format="q8_0")
+    with SequenceReader(model.backend) as reader:
+        reader.prefill(list(range(3, 67)))  # compiles
+        tracemalloc.start()  # counts arrays of NumPy
+        try:
+            reader.prefill([3 + at % 200 for at in range(1200)])
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert model.plan.placements[0].memory.activations == pytest.approx(peak, rel=0.1)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
 import pytest
+import torch
 
 from rung import formats
 from rung.cli.app import main
@@ -22,7 +25,8 @@ from rung.core.errors import UsageError
 from rung.core.value import FrozenDict
 from rung.models import open_card
 from rung.models.lookup import find_card
-from rung.quantization.budget import Option, choose, choose_both, hull, rounded
+from rung.quantization import budget
+from rung.quantization.budget import Option, choose, choose_both, corrected, hull, matrices, rounded, timed
 from rung.quantization.divergence import Reference
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
 
@@ -306,6 +310,49 @@ def test_texts_that_show_nothing_are_refused(model, tmp_path, capsys, text, said
     code, _, error = quantize(capsys, model, tmp_path / "a.gguf", "--size", "1MB", "--text", tmp_path / "t.txt")
     assert code == 2, error
     assert said in error
+
+
+def test_inputs_do_not_count_by_time_where_no_kernel_takes_any_format():
+    card = find_card("demo")
+    listed = {tensor.role: (replace(option(10, 0.1), inputs=0.2),) for tensor in matrices(card)}
+
+    class Nothing:
+        def seconds(self, tensor, fmt):
+            return None
+
+    found = timed(card, listed, Nothing())
+    assert set(found) == set(listed)
+    assert all(each == (option(10, 0.1),) for each in found.values())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "measured", "expected"),
+    [
+        ((1.0, 3.0), 0.06, (0.02, 0.06)),
+        ((1.0, 3.0), math.nan, (0.0, 0.0)),
+        ((1.0, 3.0), math.inf, (0.0, 0.0)),
+        ((1.0, math.inf), 0.06, (0.0, 0.0)),
+        ((0.0, 1e-310), 0.06, (0.0, 0.0)),
+        ((-1.0, 0.0), 0.06, (0.0, 0.0)),
+    ],
+)
+def test_inputs_count_as_much_as_a_pass_says_and_not_at_all_where_it_says_nothing(
+    inputs, measured, expected, monkeypatch
+):
+    class Passes:
+        def __init__(self, card, windows):
+            self.card = card
+
+        def compare(self, card, override):
+            return SimpleNamespace(divergence=0.004)
+
+        def computed(self, arithmetic):
+            return SimpleNamespace(divergence=measured)
+
+    monkeypatch.setattr(budget, "Reference", Passes)
+    options = {"layers.0.q": tuple(replace(option(10, 0.004), inputs=each) for each in inputs)}
+    found = corrected(find_card("demo"), None, options, torch.zeros(1, 8), lambda label, done, total: None)
+    assert [each.inputs for each in found["layers.0.q"]] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(2))

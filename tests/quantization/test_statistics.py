@@ -10,7 +10,7 @@ from rung.core.errors import BadFile, UsageError
 from rung.models import open_card
 from rung.models.reader import Reader
 from rung.quantization.network import Network, logits
-from rung.quantization.statistics import gather
+from rung.quantization.statistics import Sensitivity, gather
 from tests.tiny import tiny_checkpoint
 
 MODELS = ("llama", "gemma2", "gemma3_text", "phi3", "qwen3")
@@ -81,6 +81,19 @@ def test_a_small_change_of_a_weight_costs_about_what_is_expected(role, least, tm
         measured = float((exact.exp() * (exact - other)).sum(-1).double().mean())
         ratios.append(found.divergence(change) / measured)
     assert least < np.mean(ratios) < 1.6, ratios
+
+
+def test_squares_of_a_tied_weight_come_from_a_sample_of_its_rows():
+    """Its rows are sampled by what they matter as a head and as an embedding; inputs that are rounded meet the head."""
+    rng = np.random.default_rng(0)
+    shares, looked_up = (np.float32(each / each.sum()) for each in rng.exponential(size=(2, 4000)) ** 3)
+    weights = (rng.normal(size=(4000, 8)) * (0.1 + shares[:, None] * 4000)).astype(np.float32)
+    hessian = np.eye(8, dtype=np.float32)
+    found = Sensitivity(hessian, shares, np.ones(8, np.float32), (hessian, looked_up))
+    rows = found.sample(1000)
+    exact = shares.astype(np.float64) @ np.square(weights, dtype=np.float64)
+    np.testing.assert_allclose(found.squares(weights[rows], rows), exact, rtol=0.15)
+    assert (np.square(weights[rows]).mean(axis=0) < 0.8 * exact).all()
 
 
 def test_statistics_are_kept(tmp_path):

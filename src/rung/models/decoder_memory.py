@@ -7,9 +7,9 @@ from rung.models.card import Decoder
 
 #: What keys and values are stored in.
 CACHE_TYPES = ("f32", "f16", "q8_0", "q5_1", "q4_0")
-#: Those of 32 values with a float16 scale, and a minimum, which compiled functions of whole steps alone read: the bits
-#: of a value, and the bytes of the scale and minimum of 32 of them.
+#: Those in blocks of 32 values, which compiled functions of whole steps alone read, with the bits of a value.
 IN_BLOCKS = {"q8_0": 8, "q5_1": 5, "q4_0": 4}
+#: Bytes of the scale of a block, and of q5_1's minimum: float16 each.
 _SCALE_BYTES = {"q8_0": 2, "q5_1": 4, "q4_0": 2}
 #: Tokens that go through the layers together when a prompt is read.
 CHUNK = 512
@@ -68,7 +68,9 @@ def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK, convert
 
     The peak lies in attention (queries, keys, values, the result; with ``converted`` the cache in f32, a mask and the
     scores of a soft cap, as torch's attention wants them and the compiled kernels do not) or in the feed-forward part
-    (gate, up and their product in place), over the hidden states and their norm.
+    (gate, up and their product in place), over the hidden states and their norm. Without ``converted`` both parts may
+    stay alive, as ``numba.step`` keeps all results for the next chunk (``ops.decode_step.numba_prompt``): two of hidden
+    size, beside the states of that chunk and the embeddings that they are scaled from.
     """
     rows = min(chunk, context)
     hidden = 2 * rows * decoder.hidden
@@ -79,4 +81,5 @@ def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK, convert
         if decoder.attention_softcap is not None:
             attention += 2 * (decoder.heads // decoder.kv_heads) * rows * context
     feed_forward = rows * (3 * decoder.feed_forward + decoder.hidden)
-    return 4 * (hidden + max(attention, feed_forward) + 2 * decoder.vocabulary)
+    kept = 0 if converted else rows * (2 * decoder.hidden + 2 * q + 2 * kv + 2 * decoder.feed_forward)
+    return 4 * (hidden + max(attention, feed_forward, kept) + 2 * decoder.vocabulary)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rung import formats
@@ -183,24 +184,24 @@ def _tried(tensor: Tensor, reader: Reader, rounder: Rounder, usable: Iterable[Fo
     rows = sensitivity.sample(_ROWS)
     weights = np.concatenate([formats.decode(stored, slice(row, row + 1)) for row in rows])
     raw = Encoded(formats.get("f32"), weights.shape, {"data": weights.view(np.uint8)})
-    tried = []
+    squares, tried = sensitivity.squares(weights, rows), []
     for fmt in usable:
         change = formats.decode(rounder.encode(tensor.role, raw, fmt, tensor.name)) - weights
         expected = sensitivity.sampled(change, rows)
         looked_up = tensor.role == "embed" and sensitivity.looked_up is None
-        inputs = 0.0 if looked_up else _of_inputs(weights, np.diagonal(sensitivity.hessian), max(fmt.block, 32))
+        inputs = 0.0 if looked_up else _of_inputs(squares, np.diagonal(sensitivity.hessian), max(fmt.block, 32))
         tried.append(Option(fmt, fmt.bytes(tensor.shape), expected, inputs=inputs))
     return tuple(tried)
 
 
-def _of_inputs(weights: Floats, squares: Floats, block: int) -> float:
-    """Return the KL of inputs that are rounded in blocks, up to a factor that all tensors share: of sampled rows
-    [rows, in] and the mean squares [in] of inputs, weighed as those of the Hessian are.
+def _of_inputs(weights: npt.NDArray[np.float64], inputs: Floats, block: int) -> float:
+    """Return the KL of inputs that are rounded in blocks, up to a factor that all tensors share: of the squares [in] of
+    weights, by the shares of their rows, and the mean squares [in] of inputs, weighed as those of the Hessian are.
 
     A step is as large as the largest input of its block, which is taken for the input that is largest on the whole.
     """
-    steps = squares.reshape(-1, block).max(axis=1)
-    return float(np.square(weights).mean(axis=0).reshape(-1, block).sum(axis=1) @ steps)
+    steps = inputs.reshape(-1, block).max(axis=1)
+    return float(weights.reshape(-1, block).sum(axis=1) @ steps)
 
 
 def corrected(
@@ -237,7 +238,7 @@ def corrected(
             replace(
                 each,
                 divergence=_risen(each, tried.get(role)) * factors.get(kind_of(role), 1.0) * together,
-                inputs=each.inputs * inputs,
+                inputs=each.inputs * inputs if inputs else 0.0,
             )
             for each in listed
         )
@@ -255,11 +256,16 @@ def _tried_at(options: Mapping[str, tuple[Option, ...]], kind: str) -> dict[str,
 
 
 def _inputs_factor(reference: Reference, options: Mapping[str, tuple[Option, ...]]) -> float:
-    """Return the KL of a pass with inputs in blocks of 256 over the expected one; 0 where no format has such blocks."""
+    """Return the KL of a pass with inputs in blocks of 256 over the expected one; 0 where no format has such blocks,
+    and where one of both is no number or nothing is expected: inputs then decide nothing."""
     coarse = {role: max(each.inputs for each in listed) for role, listed in options.items()}
     if all(each.inputs == coarse[role] for role, listed in options.items() for each in listed):
         return 0.0
-    return reference.computed(Arithmetic(inputs="int8:256")).divergence / max(sum(coarse.values()), 1e-30)
+    expected = sum(coarse.values())
+    if not expected > 0:
+        return 0.0
+    found = reference.computed(Arithmetic(inputs="int8:256")).divergence / expected
+    return found if np.isfinite(found) else 0.0
 
 
 def _risen(option: Option, tried: Option | None) -> float:
@@ -315,9 +321,10 @@ def timed(card: ModelCard, options: Mapping[str, Sequence[Option]], times: Token
     """
     found = {}
     for tensor in matrices(card):
-        pairs = [(each, times.seconds(tensor, each.format)) for each in options[tensor.role]]
-        able = tuple(replace(each, seconds=seconds, inputs=0.0) for each, seconds in pairs if seconds is not None)
-        found[tensor.role] = able or tuple(options[tensor.role])
+        listed = tuple(replace(each, inputs=0.0) for each in options[tensor.role])
+        pairs = [(each, times.seconds(tensor, each.format)) for each in listed]
+        able = tuple(replace(each, seconds=seconds) for each, seconds in pairs if seconds is not None)
+        found[tensor.role] = able or listed
     return found
 
 

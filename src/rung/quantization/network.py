@@ -36,10 +36,14 @@ _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a program computes with weights that are as they are: ``cache`` is what keys and values are stored in (f32,
-    f16, q8_0, q5_1, q4_0), ``inputs`` what enters weights in blocks (f32 or int8; int8:256
-    enters all weights, in blocks of 256 as llama.cpp multiplies K-quants on processors, int8:32 in those of others),
-    ``floats`` what enters weights in 16 bits."""
+    """How a program computes with weights that are as they are.
+
+    - ``cache``: what keys and values are stored in: f32, f16, q8_0, q5_1 or q4_0.
+    - ``inputs``: f32; ``int8``: inputs of weights in blocks are rounded to int8 in blocks of 32; ``int8:N``: inputs of
+      all weights, in blocks of N, and of 32 where N does not divide them (llama.cpp on processors: N = 256 for
+      K-quants).
+    - ``floats``: what inputs of weights in 16 bits are rounded to.
+    """
 
     cache: str = "f32"
     inputs: str = "f32"

@@ -75,6 +75,14 @@ class Sensitivity:
             for hessian, shares in self._pairs
         )
 
+    def squares(self, weights: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return ``shares @ weights ** 2`` [in] estimated from the sampled rows [rows, in] of the weights."""
+        likely = np.mean([shares[rows] for _, shares in self._pairs], axis=0)
+        found: npt.NDArray[np.float64] = (
+            (self.shares[rows] / np.maximum(likely, 1e-30)) @ np.square(weights) / len(rows)
+        )
+        return found
+
     @property
     def metric(self) -> Floats:
         """Return the matrix [in, in] that rounding minimizes errors in."""

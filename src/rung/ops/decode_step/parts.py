@@ -27,6 +27,7 @@ class Room:
     def array(self, rows: int, columns: int) -> Floats:
         """Return [rows, columns] f32 of any values; what was returned before is overwritten."""
         if self._kept.size < rows * columns:
+            self._kept = np.empty(0, np.float32)  # what is too small goes before what is larger comes
             self._kept = np.empty(rows * columns, np.float32)
         return self._kept[: rows * columns].reshape(rows, columns)
 

@@ -18,7 +18,8 @@ rotated costs three times the KL, and one whose scales are not searched for 1.15
 
 In q5_1 codes have a fifth bit, and beside the scale stands what is taken from all values, 12 bytes for 16 values: keys
 lie as ``pack.layouts`` has ``cache_q5_1``; of values 20 bytes have the codes of 32, and behind the scales of all
-positions stand the minima. They are rotated, too. A search for scales gains nothing there.
+positions stand the minima. They are rotated, too. Scales are not searched for: that
+gained nothing where it was once measured, and no script of it is kept.
 """
 
 from __future__ import annotations
@@ -246,17 +247,25 @@ def write_five_value(head, block, at, value, size):
 
 @numba.njit(**OPTIONS)
 def _offset(kind):
-    """How far codes lie above what they stand for; as in ``isa.rows`` the kind is None for q8_0, an empty tuple for
-    q4_0 and a tuple of one for q5_1, whose products are corrected by minima."""
+    """How far codes lie above what they stand for: 128 in q8_0, 8 in q4_0, 0 in q5_1; as in ``isa.rows`` the kind is
+    None for q8_0, an empty tuple for q4_0 and a tuple of one for q5_1."""
     if kind is None:
         return 128
     return 8 * (1 - len(kind))
 
 
 @numba.njit(**OPTIONS)
+def _has_minima(kind):
+    """Return whether blocks have a minimum, by which products are corrected, beside their scale: in q5_1 alone."""
+    if kind is None:
+        return False
+    return len(kind) > 0
+
+
+@numba.njit(**OPTIONS)
 def _header_bytes(size, kind):
     """Bytes of scales, and minima, of 16 keys."""
-    return 2 * size if _offset(kind) == 0 else size
+    return 2 * size if _has_minima(kind) else size
 
 
 @numba.njit(**OPTIONS)
@@ -271,7 +280,7 @@ def _quantize(query, apart, rows, panels, tile, size, scale, kernel, kind):
             for number in range(count):
                 at = panels + 32 * tile + 4 * number
                 write_float(at, read_float(at) * scale)
-                if offset == 0:
+                if _has_minima(kind):
                     write_float(at + 4 * tile, read_float(at + 4 * tile) * scale)
             panels += _QUERY * tile
 
@@ -407,10 +416,10 @@ def _attend(query, apart, out, out_apart, rows, position, step, table, head, cac
         )
         weights = scores + 4 * (s - start)
         _mix(value, size, scales, block, weights, row, rows, count, out, out_apart, after - value, scaled, kind)
-        if _offset(kind) == 0:
+        if _has_minima(kind):
             _add_minima(scales + block * size // 16, size, block, weights, row, rows, count, sums)
         s += count
-    if _offset(kind) == 0:
+    if _has_minima(kind):
         _take_minima(out, out_apart, rows, size, sums)
     divide_rows(out, out_apart, rows, size, scores + rows * row)
 
