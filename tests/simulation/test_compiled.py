@@ -400,6 +400,45 @@ def test_rows_with_adapters_are_those_of_torch_and_have_the_bits_of_each_alone()
     assert np.abs(right[0] - right[2]).max() > right.std()
 
 
+def test_rows_of_padding_have_no_adapter_of_an_earlier_token():
+    """It may be gone by then: a program of four reads no address that the three rows of a token do not have."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f32", "f32", (2, 64, 96, 83), FrozenDict(options))
+    with rung.simulate("3060") as card:
+        weights, pool = self_check.weights(case, card.id), self_check.TinyCache(64, "f32", card.id)
+        caches = [pool, *(self_check.TinyCache(64, "f32", card.id, pool) for _ in range(3))]
+        kept, other = (BoundAdapter(weights, changes(seed, 5, False, ("q", "v")), 1) for seed in (1, 2))
+        state = LADDERS["decode_step"].rung("cuda.step").load().prepare(weights, pool, threads=1)
+        for adapters in ([kept, kept, kept, other], [kept, None, kept]):
+            rows = [SequenceRows([3], 0, cache, 1, each) for cache, each in zip(caches, adapters, strict=False)]
+            program, addresses = state.program(rows)
+            program.tokens(rows, addresses)
+        read = program.input.cpu().reshape(program.count, -1)[:, program.turns[-1] : program.info]
+        assert read.contiguous().view(torch.int64).flatten().tolist() == [*addresses, 0]
+    assert addresses[0] == addresses[2] > addresses[1] == 0
+
+
+@pytest.mark.parametrize("magnitudes", [False, True], ids=["lora", "dora"])
+def test_tokens_that_a_card_chooses_with_an_adapter_are_those_of_torch(magnitudes):
+    """Six one after the other, each the likeliest by the network in torch with the same adapter; then some without."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f32", "f32", (2, 64, 96, 83), FrozenDict(options))
+    greedy, chosen = [Row(temperature=0)] * 6, []
+    with rung.simulate("3060") as card:
+        weights = self_check.weights(case, card.id)
+        bound = BoundAdapter(weights, changes(2, 9, magnitudes, ("q", "v", "o", "gate", "up", "down")), 1)
+        right, own = (LADDERS["decode_step"].rung(name).load() for name in ("ref", "cuda.step"))
+        pool, other = (self_check.TinyCache(64, "f32", card.id) for _ in range(2))
+        network, state = right.prepare(weights, other, threads=1), own.prepare(weights, pool, threads=1)
+        for adapter in (bound, None):
+            tokens = [5, *own.choose(state, SequenceRows([5], 0, pool, 1, adapter), greedy)]
+            rows = [SequenceRows([each], at, other, 1, adapter) for at, each in enumerate(tokens[:-1])]
+            logits = np.concatenate([right.apply(network, [row]).copy() for row in rows])
+            assert tokens[1:] == logits.argmax(axis=1).tolist()
+            chosen.append(tokens)
+    assert chosen[0] != chosen[1]
+
+
 @pytest.mark.parametrize(
     "options",
     [{"temperature": 0}, {"temperature": 1.0, "seed": 4}, {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}],
