@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from rung.simulation.dispatch.dispatch_hook import is_view
 from tests.fixtures import references
 from tests.support.weights import weight
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
+from tests.training.lora import KINDS, adapted
 
 pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
 #: Of the compute capabilities 6.1, 7.0, 7.5 and 8.6, and one of AMD's.
@@ -485,7 +487,8 @@ def test_a_choice_is_a_graph_and_two_copies():
 
 @pytest.mark.parametrize(("name", "format"), [("qwen3", "q8_0"), ("gemma2", "q8_0"), ("qwen3", "nf4")])
 def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeypatch):
-    """Within 3 % of what the allocator of a card gave, of one row and of eight; nf4 takes activations as floats."""
+    """Within 3 % of what the allocator of a card gave, of one row and of eight, with adapters and without; nf4 takes
+    activations as floats."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
     tiny_checkpoint(tmp_path, name, head_dim=64, **sizes)
     gguf_vocabulary(tmp_path)
@@ -502,13 +505,35 @@ def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeyp
     monkeypatch.setattr(memory, "program_bytes", lambda *given: planned.append(given) or program_bytes(*given))
     with rung.simulate("3060") as card:
         model = rung.load(tmp_path, device=card.id, format=format, context=256)
+        taken = planned[-1][3]
         "".join(model.generate("The", **OPTIONS | {"max_tokens": 2}))
         weights, pool, _ = made[-1]  # which brought weights there; those before are of self-checks
-        one, eight = (measured(weights, pool, count) for count in (1, 8))
-    taken = planned[-1][3]
-    assert program_bytes(weights.shape, pool.context, 1, taken) == pytest.approx(made[-2][2], rel=0.03)
-    assert program_bytes(weights.shape, pool.context, 8, taken) == pytest.approx(made[-1][2], rel=0.03)
-    assert (one.count, eight.count) == (1, 8)
+        cases = [(count, rank) for rank in (0, 200) for count in (1, 8)]
+        kept = [measured(weights, pool, count, {"layers.0.q": rank} if rank else {}) for count, rank in cases]
+    for (count, rank), (_, _, found) in zip(cases, made[-len(cases) :], strict=True):
+        assert program_bytes(weights.shape, pool.context, count, taken, rank) == pytest.approx(found, rel=0.03)
+    assert [each.count for each in kept] == [1, 8, 1, 8]
+
+
+def test_programs_of_adapters_are_counted_however_these_come(tmp_path):
+    """Beside a loaded model within 3 % of what the allocator gives; in the plan of a model that is loaded with one."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
+    folder, adapter = tmp_path / "base", tmp_path / "adapter"
+    plain = tiny_checkpoint(folder, "qwen3", head_dim=64, **sizes)
+    gguf_vocabulary(folder)
+    adapted(plain, **KINDS["lora"]).save_pretrained(adapter)
+    with rung.simulate("3060") as card:
+        load = partial(rung.load, folder, device=card.id, format="q8_0", context=256)
+        model = load()
+        "".join(model.generate("The", **OPTIONS))
+        before, predicted = torch.cuda.memory_allocated(), model.report.predicted["memory_bytes"]
+        model.load_adapter(adapter, "a")
+        "".join(model.generate("The", adapter="a", **OPTIONS))
+        taken = torch.cuda.memory_allocated() - before
+        more = model.report.predicted["memory_bytes"] - predicted
+        assert more == pytest.approx(taken, rel=0.03)
+        planned = load(adapters=[str(adapter)])
+        assert planned.report.predicted["memory_bytes"] - predicted == pytest.approx(more, rel=0.03)
 
 
 def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):
