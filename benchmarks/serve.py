@@ -102,7 +102,7 @@ class Reader(asyncio.Protocol):
         """Count the events that begin in what came."""
         if count := data.count(b"data: {"):
             self.times.append((time.perf_counter(), count))
-        self._end = data if len(data) > _END else self._end + data
+        self._end = (self._end + data)[-_END:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end."""
@@ -110,8 +110,10 @@ class Reader(asyncio.Protocol):
 
     @property
     def said(self) -> int:
-        """Return the tokens of the answer, which its last event with ``usage`` says."""
-        return int(re.findall(rb'"completion_tokens": *(\d+)', self._end)[-1])
+        """Return the tokens of the answer, which its last event with ``usage`` says. Ends the program without one."""
+        if not (found := re.findall(rb'"completion_tokens": *(\d+)', self._end)):
+            sys.exit(f"a stream ended without its usage: ...{self._end[-500:].decode(errors='replace')}")
+        return int(found[-1])
 
     def tokens_within(self, first: float, last: float) -> float:
         """Return the tokens that came behind ``first`` and until ``last``."""

@@ -8,9 +8,9 @@ answer has the bytes that it had at the beginning. The engine's memory stays wit
 process within 60 MB of where it was after the first tenth. With ``--schemathesis`` it is that program which makes the
 requests, of the forms of the document and of other ones, for a server whose answers are of 64 tokens at most.
 
-With ``--parts`` they are sent in parts of 10,000, each to a server of its own and by a seed of its own, from ``--seed``
-on. FOLDER has what each part found: a run that was ended goes on behind the parts that are there, and the outcome is
-that of all.
+With ``--parts`` they are sent in whole parts of 10,000, as many as ``--count`` needs, each to a server of its own and
+by a seed of its own, from ``--seed`` on. FOLDER has what each part found: a run that was ended goes on behind the
+parts that are there, and the outcome is that of all.
 """
 
 from __future__ import annotations
@@ -317,8 +317,10 @@ def main() -> int:
     parser.add_argument("--schemathesis", metavar="PROGRAM", help="the program st of schemathesis")
     given = parser.parse_args()
     if given.parts is not None:
+        if given.schemathesis:
+            parser.error("--parts are of our own requests: leave --schemathesis out")
         found = run_parts(given.parts, given.model, given.count, given.seed)
-        print(f"{given.count:,} hostile requests in parts, from seed {given.seed} on")
+        print(f"{-(-given.count // PART) * PART:,} hostile requests in parts, from seed {given.seed} on")
         return found.show()
     more = ["--context", "64"] if given.schemathesis else []
     with serving(given.model, "--parallel", "4", *more) as server:

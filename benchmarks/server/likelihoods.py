@@ -36,8 +36,8 @@ model = LocalCompletionsAPI(
     base_url=url + "/v1/completions", model=folder, tokenizer=folder, tokenizer_backend="huggingface",
     num_concurrent=4, max_length=128,
 )
-asked = [Instance("loglikelihood", {}, tuple(pair), number) for number, pair in enumerate(pairs)]
-print("found " + json.dumps(model.loglikelihood(asked)))
+requests = [Instance("loglikelihood", {}, tuple(pair), number) for number, pair in enumerate(pairs)]
+print("found " + json.dumps(model.loglikelihood(requests)))
 """
 #: The tasks: a question's answers, what comes last, and whole texts, with what they are scored by.
 _TASKS = {
@@ -146,7 +146,7 @@ def compare_tasks(found: dict[str, Any], findings: parts.Findings) -> None:
             findings.expect(near, f"task {name}, {score}: {ours['scores'][name][score]} and {value}")
 
 
-def asked(python: str, script: str, *arguments: str, given: str = "") -> Any:
+def run_elsewhere(python: str, script: str, *arguments: str, given: str = "") -> Any:
     """Return what a script that runs in another Python has found."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     command, environment = [python, "-c", script, *arguments], {**os.environ, **offline}
@@ -172,8 +172,9 @@ def main() -> int:
         write_tasks(folder.parent / "tasks", given.count, given.seed)
         with parts.serving(str(folder), *options) as server:
             address = f"http://127.0.0.1:{server.port}"
-            found = asked(given.python, _ASK, address, str(folder), given=json.dumps(pairs))
-            compare_tasks(asked(given.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks"), findings)
+            found = run_elsewhere(given.python, _ASK, address, str(folder), given=json.dumps(pairs))
+            tasks = run_elsewhere(given.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks")
+            compare_tasks(tasks, findings)
         far = 0.0
         for pair, ours, theirs in zip(pairs, found, expected(model, folder, pairs), strict=True):
             far = max(far, abs(ours[0] - theirs[0]))

@@ -50,6 +50,25 @@ def test_bytecode_is_kept_in_its_own_folder_where_python_keeps_none(started, bun
     assert {"scheduler", "_methods"} <= compiled, "modules of rung and of NumPy"
 
 
+@pytest.mark.parametrize("reason", ["nobody may write there", "a folder is named", "Python keeps some", None])
+def test_bytecode_is_where_it_was_unless_a_folder_of_its_own_helps(reason, tmp_path, monkeypatch):
+    """A folder that cannot be written would have each start compile the standard library."""
+    named = str(tmp_path / "named") if reason == "a folder is named" else None
+    monkeypatch.setattr(sys, "pycache_prefix", named)
+    monkeypatch.setattr(sys, "dont_write_bytecode", reason != "Python keeps some")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(os, "access", lambda *given: reason != "nobody may write there")
+    program.keep_bytecode(str(tmp_path))
+    own = str(tmp_path / "bytecode")
+    assert (sys.pycache_prefix, os.environ["PYTHONPYCACHEPREFIX"]) == ((named, "") if reason else (own, own))
+    assert ("PYTHONDONTWRITEBYTECODE" in os.environ) == bool(reason)
+    if reason == "nobody may write there":  # but an earlier start could: what it compiled is read
+        (tmp_path / "bytecode").mkdir()
+        program.keep_bytecode(str(tmp_path))
+        assert sys.pycache_prefix == own
+
+
 def test_the_model_stays_in_the_bundle(started):
     """Nothing that is unpacked has its bytes."""
     data = demo_path().read_bytes()

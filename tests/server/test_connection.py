@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import json
 import re
 import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 import uvicorn
 from starlette.responses import Response
 
 from rung.server import http as server_http
-from rung.server.http import Stream
+from rung.server.api import ENDPOINTS, openai_chat
+from rung.server.app import App
+from rung.server.gate import Gate
+from rung.server.http import Protocol, Stream
+from rung.server.model_pool import ModelPool
+from rung.server.protocol import Load
 from rung.server.serve import http_config
+from rung.server.service import Service
 
 #: Parts of the long stream, and their bytes: more than all buffers of a system hold.
 PARTS, PART = 3000, b"x" * 2**14
@@ -190,3 +198,76 @@ def test_connection_close_ends_it_after_a_stream(streams):
 def test_the_head_of_a_stream_has_no_body(streams):
     with connected(streams.port, "/short", more="Connection: close\r\n", method="HEAD") as client:
         assert rest(client).partition(b"\r\n\r\n")[2] == b""
+
+
+@contextlib.asynccontextmanager
+async def demo(notes: list[str]):
+    """The demo, served by this process's loop; yields a function that posts a body and returns what comes."""
+    pool = ModelPool({"demo": Load("demo", {"device": "cpu"})}, on_note=notes.append)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(http_config(App(Service(pool), Gate(), ENDPOINTS), 1))
+    server.capture_signals = contextlib.nullcontext  # those of the tests stay theirs
+
+    def call(path: str, body: dict) -> bytes:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
+        with urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode()), timeout=60) as answer:
+            return answer.read()
+
+    http_task = asyncio.create_task(server.serve([listener]))
+    try:
+        await pool.start()
+        yield lambda path, **body: asyncio.to_thread(call, path, {"max_tokens": 60, "temperature": 0, **body})
+    finally:
+        server.should_exit = True
+        await http_task
+        await pool.stop()
+
+
+def events(data: bytes) -> list[dict]:
+    """The choices of a stream's events."""
+    lines = [each.removeprefix(b"data: ") for each in data.split(b"\n\n") if each.startswith(b"data: {")]
+    return [choice for line in lines for choice in json.loads(line)["choices"]]
+
+
+@pytest.mark.usefixtures("_cache")
+def test_deltas_are_written_at_once_and_are_the_answer_that_is_not_streamed(monkeypatch):
+    written, write_now = [], Protocol.write_now
+
+    def counting(self, data):
+        found = write_now(self, data)
+        written.append(data) if found else None
+        return found
+
+    async def both():
+        async with demo([]) as call:
+            body = {"messages": [{"role": "user", "content": "the model"}]}
+            whole = json.loads(await call("/v1/chat/completions", **body))["choices"][0]["message"]["content"]
+            assert not written
+            return whole, await call("/v1/chat/completions", **body, stream=True)
+
+    monkeypatch.setattr(Protocol, "write_now", counting)
+    whole, streamed = asyncio.run(both())
+    assert "".join(each["delta"].get("content") or "" for each in events(streamed)) == whole
+    assert len(written) > 1
+    assert all(each in streamed for each in written)
+
+
+@pytest.mark.usefixtures("_cache")
+def test_an_answer_that_cannot_be_said_ends_its_own_stream_only(monkeypatch):
+    def broken(text):
+        raise ValueError("no JSON")
+
+    async def all_three():
+        async with demo(notes) as call:
+            body = {"prompt": "the model", "max_tokens": 200}
+            whole = json.loads(await call("/v1/completions", **body))["choices"][0]["text"]
+            monkeypatch.setattr(openai_chat, "to_json", broken)
+            chat = {"messages": [{"role": "user", "content": "the model"}], "stream": True}
+            found = call("/v1/chat/completions", **chat), call("/v1/completions", **body, stream=True)
+            return whole, *await asyncio.gather(*found, return_exceptions=True)
+
+    notes: list[str] = []
+    whole, failed, streamed = asyncio.run(all_three())
+    assert isinstance(failed, http.client.IncompleteRead)
+    assert "".join(each["text"] for each in events(streamed)) == whole
+    assert not [each for each in notes if "started again" in each]

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from rung.simulation.dispatch.dispatch_hook import is_view
 from tests.fixtures import references
 from tests.support.weights import weight
 from tests.tiny import gguf_vocabulary, tiny_checkpoint
+from tests.training.lora import KINDS, adapted
 
 pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
 #: Of the compute capabilities 6.1, 7.0, 7.5 and 8.6, and one of AMD's.
@@ -400,6 +402,45 @@ def test_rows_with_adapters_are_those_of_torch_and_have_the_bits_of_each_alone()
     assert np.abs(right[0] - right[2]).max() > right.std()
 
 
+def test_rows_of_padding_have_no_adapter_of_an_earlier_token():
+    """It may be gone by then: a program of four reads no address that the three rows of a token do not have."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f32", "f32", (2, 64, 96, 83), FrozenDict(options))
+    with rung.simulate("3060") as card:
+        weights, pool = self_check.weights(case, card.id), self_check.TinyCache(64, "f32", card.id)
+        caches = [pool, *(self_check.TinyCache(64, "f32", card.id, pool) for _ in range(3))]
+        kept, other = (BoundAdapter(weights, changes(seed, 5, False, ("q", "v")), 1) for seed in (1, 2))
+        state = LADDERS["decode_step"].rung("cuda.step").load().prepare(weights, pool, threads=1)
+        for adapters in ([kept, kept, kept, other], [kept, None, kept]):
+            rows = [SequenceRows([3], 0, cache, 1, each) for cache, each in zip(caches, adapters, strict=False)]
+            program, addresses = state.program(rows)
+            program.tokens(rows, addresses)
+        read = program.input.cpu().reshape(program.count, -1)[:, program.turns[-1] : program.info]
+        assert read.contiguous().view(torch.int64).flatten().tolist() == [*addresses, 0]
+    assert addresses[0] == addresses[2] > addresses[1] == 0
+
+
+@pytest.mark.parametrize("magnitudes", [False, True], ids=["lora", "dora"])
+def test_tokens_that_a_card_chooses_with_an_adapter_are_those_of_torch(magnitudes):
+    """Six one after the other, each the likeliest by the network in torch with the same adapter; then some without."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f32", "f32", (2, 64, 96, 83), FrozenDict(options))
+    greedy, chosen = [Row(temperature=0)] * 6, []
+    with rung.simulate("3060") as card:
+        weights = self_check.weights(case, card.id)
+        bound = BoundAdapter(weights, changes(2, 9, magnitudes, ("q", "v", "o", "gate", "up", "down")), 1)
+        right, own = (LADDERS["decode_step"].rung(name).load() for name in ("ref", "cuda.step"))
+        pool, other = (self_check.TinyCache(64, "f32", card.id) for _ in range(2))
+        network, state = right.prepare(weights, other, threads=1), own.prepare(weights, pool, threads=1)
+        for adapter in (bound, None):
+            tokens = [5, *own.choose(state, SequenceRows([5], 0, pool, 1, adapter), greedy)]
+            rows = [SequenceRows([each], at, other, 1, adapter) for at, each in enumerate(tokens[:-1])]
+            logits = np.concatenate([right.apply(network, [row]).copy() for row in rows])
+            assert tokens[1:] == logits.argmax(axis=1).tolist()
+            chosen.append(tokens)
+    assert chosen[0] != chosen[1]
+
+
 @pytest.mark.parametrize(
     "options",
     [{"temperature": 0}, {"temperature": 1.0, "seed": 4}, {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}],
@@ -446,7 +487,8 @@ def test_a_choice_is_a_graph_and_two_copies():
 
 @pytest.mark.parametrize(("name", "format"), [("qwen3", "q8_0"), ("gemma2", "q8_0"), ("qwen3", "nf4")])
 def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeypatch):
-    """Within 3 % of what the allocator of a card gave, of one row and of eight; nf4 takes activations as floats."""
+    """Within 3 % of what the allocator of a card gave, of one row and of eight, with adapters and without; nf4 takes
+    activations as floats."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
     tiny_checkpoint(tmp_path, name, head_dim=64, **sizes)
     gguf_vocabulary(tmp_path)
@@ -463,13 +505,35 @@ def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeyp
     monkeypatch.setattr(memory, "program_bytes", lambda *given: planned.append(given) or program_bytes(*given))
     with rung.simulate("3060") as card:
         model = rung.load(tmp_path, device=card.id, format=format, context=256)
+        taken = planned[-1][3]
         "".join(model.generate("The", **OPTIONS | {"max_tokens": 2}))
         weights, pool, _ = made[-1]  # which brought weights there; those before are of self-checks
-        one, eight = (measured(weights, pool, count) for count in (1, 8))
-    taken = planned[-1][3]
-    assert program_bytes(weights.shape, pool.context, 1, taken) == pytest.approx(made[-2][2], rel=0.03)
-    assert program_bytes(weights.shape, pool.context, 8, taken) == pytest.approx(made[-1][2], rel=0.03)
-    assert (one.count, eight.count) == (1, 8)
+        cases = [(count, rank) for rank in (0, 200) for count in (1, 8)]
+        kept = [measured(weights, pool, count, {"layers.0.q": rank} if rank else {}) for count, rank in cases]
+    for (count, rank), (_, _, found) in zip(cases, made[-len(cases) :], strict=True):
+        assert program_bytes(weights.shape, pool.context, count, taken, rank) == pytest.approx(found, rel=0.03)
+    assert [each.count for each in kept] == [1, 8, 1, 8]
+
+
+def test_programs_of_adapters_are_counted_however_these_come(tmp_path):
+    """Beside a loaded model within 3 % of what the allocator gives; in the plan of a model that is loaded with one."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
+    folder, adapter = tmp_path / "base", tmp_path / "adapter"
+    plain = tiny_checkpoint(folder, "qwen3", head_dim=64, **sizes)
+    gguf_vocabulary(folder)
+    adapted(plain, **KINDS["lora"]).save_pretrained(adapter)
+    with rung.simulate("3060") as card:
+        load = partial(rung.load, folder, device=card.id, format="q8_0", context=256)
+        model = load()
+        "".join(model.generate("The", **OPTIONS))
+        before, predicted = torch.cuda.memory_allocated(), model.report.predicted["memory_bytes"]
+        model.load_adapter(adapter, "a")
+        "".join(model.generate("The", adapter="a", **OPTIONS))
+        taken = torch.cuda.memory_allocated() - before
+        more = model.report.predicted["memory_bytes"] - predicted
+        assert more == pytest.approx(taken, rel=0.03)
+        planned = load(adapters=[str(adapter)])
+        assert planned.report.predicted["memory_bytes"] - predicted == pytest.approx(more, rel=0.03)
 
 
 def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):

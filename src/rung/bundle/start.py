@@ -131,9 +131,15 @@ def extract(bundle, part, folder):
 
 def keep_bytecode(folder):
     """Keep what Python compiles beside the packages where it is told to keep nothing, as in most containers: to compile
-    all that a start imports takes 2 s. Nothing is written anywhere else."""
-    if sys.dont_write_bytecode:
-        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "bytecode")
+    all that a start imports takes 2 s. Nothing is written anywhere else.
+
+    Python reads all bytecode from there then, the standard library's too: where none is there and none can be written,
+    or somebody has named a folder for it, all stays as it is.
+    """
+    kept = os.path.join(folder, "bytecode")
+    useful = os.path.isdir(kept) or os.access(folder, os.W_OK)
+    if sys.dont_write_bytecode and sys.pycache_prefix is None and useful:
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = kept
         sys.dont_write_bytecode = False
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # of the processes that rung starts
 

@@ -23,6 +23,7 @@ from rung.engine.planning import make_plan
 from rung.engine.scheduling.prefix_files import open_folder
 from rung.hardware.json_cache import how_often
 from rung.kernels.webgpu import is_webgpu
+from rung.models.adapters.adapter import rank_of
 from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
@@ -110,7 +111,7 @@ def load(
     )
     card, device, divided = _first_part(card, split, device, (adapters, draft, prefix_cache))
     folder = _prefix_folder(prefix_cache, card)
-    changes = _read_adapters(adapters, card)
+    rank = rank_of(changes := _read_adapters(adapters, card))
     reserved += sum(change.nbytes for several in changes.values() for change in several)
 
     find_draft = partial(open_draft, larger=card, offline=offline, progress=progress, on_note=on_note)
@@ -123,7 +124,7 @@ def load(
         devices=devices,
         on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
     )
-    larger = partial(make, card, format=format, context=context, typed=typed, cache_type=cache_type)
+    larger = partial(make, card, format=format, context=context, typed=typed, cache_type=cache_type, rank=rank)
     planned = partial(_plan_both, larger, make, drafting, reserved)
     plan, found = planned(memory)
     _note_unused(card, found if device is None else (), on_note)

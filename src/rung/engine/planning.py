@@ -254,11 +254,12 @@ def make_plan(
     together: bool = False,
     typed: Typed | None = None,
     cache_type: str | None = None,
+    rank: int = 0,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
     ``parallel`` sequences have room for the whole context, by default one. ``reserved`` bytes are left for
-    adapters and a draft model;
+    adapters, of which ``rank`` is the highest, and a draft model;
     ``cache_type``: f32, f16, q8_0, q5_1 or q4_0 for keys and values; None or auto: rung chooses. ``together``: the
     devices are one budget; ``typed`` is what ways out repeat.
     With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
@@ -292,6 +293,7 @@ def make_plan(
         together=together,
         typed=typed or Typed(),
         cache_type=None if cache_type == "auto" else cache_type,
+        rank=rank,
     )
     plan = solve(card, found, request)
     requested = requested_threads(threads)

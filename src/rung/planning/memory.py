@@ -115,17 +115,19 @@ def memory_use(
     torch: bool = True,
     block: int = 0,
     taken: Taken = INTEGERS,
+    rank: int = 0,
 ) -> MemoryUse:
     """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
 
     ``weights``: the bytes of the weights there and of their workspace. ``width``: bytes of a number in parts of
     pipelines (default: 2, and 4 on a CPU that does not multiply 16 bits faster). ``torch``: whether it is imported.
     ``block``: positions of a block of the cache, 0 for a sequence in one. ``taken``: see ``activations_taken``.
+    ``rank``: the highest of adapters, 0 for none.
     """
     slow = device.kind == "cpu" and compute_dtype(device, lossless=False) == "f32"
     width = width or (4 if slow else 2)
     converts = _converts(subject, device, context, cache_dtype)
-    parts = _parts_bytes(subject, device, context, batch, taken)
+    parts = _parts_bytes(subject, device, context, batch, taken, rank)
     heap = _HEAP if subject.borrowed and subject.generates and device.kind == "cpu" else 0
     return bounded(
         MemoryUse(
@@ -139,13 +141,13 @@ def memory_use(
     )
 
 
-def _parts_bytes(subject: Subject, device: Device, context: int, batch: int, taken: Taken) -> int:
+def _parts_bytes(subject: Subject, device: Device, context: int, batch: int, taken: Taken, rank: int) -> int:
     """Bytes of what whole tokens keep on a GPU beside the network's: what parts of attention over long contexts leave
     through WebGPU, and the buffers of programs in CUDA C."""
     if subject.decoder is None or subject.borrowed:
         return 0
     if device.kind in ("cuda", "rocm"):
-        return sum(program_bytes(subject.decoder, context, count, taken) for count in COUNTS if count < 2 * batch)
+        return programs_bytes(subject.decoder, context, batch, taken, rank)
     if device.kind != "webgpu" or context <= ONE_PART:
         return 0
     return part_bytes(subject.decoder.heads, subject.decoder.head_dim)
@@ -171,9 +173,17 @@ def _looks_up(weight: Weight) -> bool:
     return name.startswith(("nf4", "fp4", "mxfp4", "nvfp4", "iq", "tq"))
 
 
-def program_bytes(shape: Decoder, context: int, count: int, taken: Taken = INTEGERS) -> int:
+def programs_bytes(shape: Decoder, context: int, batch: int, taken: Taken = INTEGERS, rank: int = 0) -> int:
+    """Bytes of the programs of ``cuda.step`` for tokens of up to ``batch`` sequences: those without adapters, and with
+    a ``rank``, the highest of adapters, as many again."""
+    counts = [count for count in COUNTS if count < 2 * batch]
+    return sum(program_bytes(shape, context, count, taken, each) for count in counts for each in {0, rank})
+
+
+def program_bytes(shape: Decoder, context: int, count: int, taken: Taken = INTEGERS, rank: int = 0) -> int:
     """Bytes of the buffers of ``cuda.step`` for a token of ``count`` sequences, each rounded up to torch's 512; the
-    numbers of the blocks of a cache, which are few, are left out."""
+    numbers of the blocks of a cache, which are few, are left out. With adapters of a ``rank`` all activations are there
+    as floats, too, and what the first factors of three weights give."""
     mixed, qkv = shape.heads * shape.head_dim, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     parts = shape.heads * parts_of(context) * part_floats(shape.head_dim)
     turns, chooses = len(shape.ropes) * shape.head_dim, count == 1
@@ -181,7 +191,8 @@ def program_bytes(shape: Decoder, context: int, count: int, taken: Taken = INTEG
     widths = (qkv, shape.hidden, shape.feed_forward, shape.vocabulary, parts)
     found = [inputs, FOUND_BYTES * chooses, *(4 * count * width for width in widths)]
     for kinds, columns in zip(taken, (shape.hidden, mixed, shape.feed_forward), strict=True):
-        found += [count * activation_bytes(looks_up, columns) for looks_up in kinds]
+        found += [count * activation_bytes(looks_up, columns) for looks_up in {*kinds, *([True] if rank else ())}]
+    found.append(4 * count * 3 * rank)
     found += [4 * shape.hidden] * (len(shape.layers) * (4 if shape.post_norms else 2) + 1)
     found += [4 * shape.head_dim] * (2 * len(shape.layers) * shape.qk_norm)
     found += [4 * mixed, *2 * [4 * (qkv - mixed) // 2]] * (len(shape.layers) * shape.attention_bias)

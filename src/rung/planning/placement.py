@@ -202,6 +202,7 @@ def _memory(
             torch=torch,
             block=block,
             taken=taken,
+            rank=request.rank,
         )
 
     return use

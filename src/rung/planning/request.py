@@ -37,8 +37,8 @@ class Request(Value):
     """``format`` a format's or a mixture's name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
     ``context`` and ``threads`` counts; ``cache_type`` what keys and values are stored in. None: rung chooses. Speed is
     predicted for a prompt of ``prompt_tokens``. ``reserved`` bytes of each budget are for what is no part of the model:
-    adapters. ``together``: the devices are one budget, their layers in that order. ``typed`` is what ways out
-    repeat."""
+    adapters, of which ``rank`` is the highest. ``together``: the devices are one budget, their layers in that order.
+    ``typed`` is what ways out repeat."""
 
     format: str | None = None
     device: str | None = None
@@ -51,6 +51,7 @@ class Request(Value):
     together: bool = False
     typed: Typed = Typed()
     cache_type: str | None = None
+    rank: int = 0
 
     def __post_init__(self) -> None:
         if self.cache_type is not None and self.cache_type not in CACHE_TYPES:

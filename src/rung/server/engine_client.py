@@ -431,10 +431,16 @@ class EngineClient:
                 del self._requests[number]
 
     def _put_delta(self, delta: Delta) -> None:
-        if (request := self._requests.get(delta.id)) is not None:  # else it was cancelled a moment ago
-            request.add(delta)
-            if not (request.events.is_awaited and request.take(delta)):
-                request.events.put(delta)
+        """Hand on a delta. Whatever ``take`` raises is for the task of its request alone, which has the delta then."""
+        if (request := self._requests.get(delta.id)) is None:  # it was cancelled a moment ago
+            return
+        request.add(delta)
+        try:
+            taken = request.events.is_awaited and request.take(delta)
+        except Exception:  # this task reads for all requests; the other one says the same delta, and fails at it
+            taken = False
+        if not taken:
+            request.events.put(delta)
 
     def _put_end(self, end: Finished) -> None:
         """Hand on the end of an answer, with steps down that its process does not know of."""

@@ -275,8 +275,10 @@ class Stream(Response):
         write_now = connection.write_now
 
         def write(data: bytes) -> bool:
-            self._last = time.monotonic()
-            return write_now(data)
+            written = write_now(data)
+            if written:
+                self._last = time.monotonic()
+            return written
 
         self._on_begin(write)
         return connection.send_chunk

@@ -9,9 +9,11 @@ from rung.core.errors import OutOfMemory, UsageError
 from rung.core.text import quoted, size
 from rung.core.types import Plan
 from rung.engine.decoder import Decoder
+from rung.models.adapters.adapter import rank_of
 from rung.models.adapters.roles import read_changes
 from rung.models.card import ModelCard
 from rung.ops.decode_step.low_rank import BoundAdapter
+from rung.planning.memory import programs_bytes
 
 #: PEFT's name of the weights without an adapter.
 BASE = "__base__"
@@ -24,7 +26,10 @@ class Adapters:
     """
 
     def __init__(self, card: ModelCard, plan: Plan, decoder: Decoder) -> None:
-        self._card, self._decoder = card, decoder
+        self._card, self._plan, self._decoder = card, plan, decoder
+        default = decoder.default_adapter
+        #: The highest rank that the plan knows of, and of all that were loaded.
+        self._planned = self._rank = 0 if default is None else default.rank
         self._room = min(each.budget - each.memory.most for each in plan.placements)
         self._base = decoder.bind_adapter({})
         self._named: dict[str, BoundAdapter] = {}
@@ -32,9 +37,23 @@ class Adapters:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, with those that the model was loaded with."""
+        """Bytes in memory, with those that the model was loaded with, and of what a GPU computes them with."""
         default = self._decoder.default_adapter
-        return (0 if default is None else default.nbytes) + sum(each.nbytes for each in self._alive)
+        return (0 if default is None else default.nbytes) + self._taken + self._more(self._rank)
+
+    @property
+    def _taken(self) -> int:
+        return sum(each.nbytes for each in self._alive)
+
+    def _more(self, rank: int) -> int:
+        """Return the bytes that programs on a GPU for adapters of a rank take beyond those that were planned."""
+        if not any(str(device).startswith("cuda") for _, device in self._decoder.weights.linears):
+            return 0
+        shape, plan = self._card.decoder, self._plan
+        needed, planned = (
+            programs_bytes(shape, plan.context, plan.parallel, rank=each) for each in (rank, self._planned)
+        )
+        return needed - planned
 
     @property
     def names(self) -> Sequence[str]:
@@ -56,8 +75,9 @@ class Adapters:
                 [f"model.delete_adapter({name!r})", f"model.load_adapter({sources[0]!r}, {name + '-2'!r})"],
             )
         changes = read_changes(sources, self._card)
+        rank, taken = max(self._rank, rank_of(changes)), self._taken + self._more(self._rank)
         needed = sum(change.nbytes for several in changes.values() for change in several)
-        taken = sum(each.nbytes for each in self._alive)
+        needed += self._more(rank) - self._more(self._rank)
         if needed > self._room - taken:
             raise OutOfMemory(
                 f"The plan's memory has no room for the adapter {name}: it takes {size(needed)}.",
@@ -67,12 +87,12 @@ class Adapters:
                     f"rung.load({quoted(self._card.path)}, memory=...)   # more, or a shorter context",
                 ],
             )
-        self._named[name] = self._decoder.bind_adapter(changes)
+        self._named[name], self._rank = self._decoder.bind_adapter(changes), rank
         self._alive.add(self._named[name])
 
     def move(self, plan: Plan, decoder: Decoder) -> None:
         """Go on with another decoder of the same model: sequences keep their adapters."""
-        self._decoder = decoder
+        self._plan, self._decoder = plan, decoder
         self._room = min(each.budget - each.memory.most for each in plan.placements)
         for each in (self._base, *self._alive):
             each.move(decoder.weights)

@@ -110,14 +110,14 @@ __device__ __forceinline__ void choose(const Draw& p, int token) {
 }
 // the highest number of all threads, which all of them get
 __device__ __forceinline__ u64 most_of(u64 own) {
-    __shared__ u64 held[THREADS];
-    held[THREAD] = own;
+    __shared__ u64 shared[THREADS];
+    shared[THREAD] = own;
     for (int d = THREADS / 2; d; d /= 2) {
         __syncthreads();
-        if (THREAD < d && held[THREAD + d] > held[THREAD]) held[THREAD] = held[THREAD + d];
+        if (THREAD < d && shared[THREAD + d] > shared[THREAD]) shared[THREAD] = shared[THREAD + d];
     }
     __syncthreads();
-    return held[0];
+    return shared[0];
 }
 extern "C" __global__ void BOUNDS(THREADS, 4) likeliest(Draw p) {
     u64 own = 0;

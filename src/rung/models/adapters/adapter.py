@@ -92,6 +92,11 @@ class Adapter:
         return sum(change.nbytes for change in self.changes.values())
 
 
+def rank_of(changes: Mapping[str, Sequence[LowRank]]) -> int:
+    """Return the highest rank of what changes a weight, 0 without any: several changes of one stand side by side."""
+    return max((sum(len(each.down) for each in several) for several in changes.values()), default=0)
+
+
 def read_adapter(path: str | Path, weight: float = 1.0) -> Adapter:
     """The adapter in a PEFT folder or a GGUF file, its scales times ``weight``.
 

@@ -18,7 +18,7 @@ from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.webgpu import is_webgpu
-from rung.models.adapters.adapter import LowRank, row_lengths
+from rung.models.adapters.adapter import LowRank, rank_of, row_lengths
 
 if TYPE_CHECKING:
     import torch
@@ -102,15 +102,15 @@ class LowRankUpdates:
 class BoundAdapter:
     """Hold the changes of an adapter, or of several that are added up, bound to the weights of a decoder.
 
-    ``key`` is the same for two that change the same. ``number``, ``addresses`` and ``sums`` are those of
-    ``rung.kernels.cpu.decode.step.Changes``.
+    ``key`` is the same for two that change the same, ``rank`` the highest of its changes. ``number``, ``addresses`` and
+    ``sums`` are those of ``rung.kernels.cpu.decode.step.Changes``.
     """
 
     _numbers = itertools.count(1)
 
     def __init__(self, weights: Weights, changes: Mapping[str, Sequence[LowRank]], threads: int) -> None:
         """Bind ``changes`` by the role of a weight; a DoRA needs the lengths of its rows."""
-        self.number, self.key = next(self._numbers), _digest(changes)
+        self.number, self.key, self.rank = next(self._numbers), _digest(changes), rank_of(changes)
         found = {each.role: (each.linear, device) for each, device in weights.linears if each.role in changes}
         self._updates = {
             role: LowRankUpdates(changes[role], linear.encoded, device, threads)

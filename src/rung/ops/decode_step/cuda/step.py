@@ -142,6 +142,7 @@ class Program:
         self._look_up(tokens)
         self._rows[: len(rows), self.turns[0] : self.turns[-1]] = self._rotations(positions)
         self._rows.view(np.int32)[:, self.info] = -1
+        self._rows[:, self.turns[-1] : self.info] = 0  # addresses of adapters, which may be gone by now
         for number, each in enumerate(rows):
             self._fill(number, each, each.start, changes[number])
         self.input.copy_(torch.from_numpy(self._host))
