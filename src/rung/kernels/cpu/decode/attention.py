@@ -39,20 +39,16 @@ def _scores(query, apart, key, stride, out, row, rows, size, count, scale, ahead
 
     Memory ``ahead`` bytes behind the keys is prefetched.
     """
-    if rows == 4:
-        for s in range(0, count - 3, 4):
-            ask_for(key + stride * s + ahead, 4 * size * row_width(kind))
-            dots(query, apart, key + stride * s, stride, size, scale, out + 4 * s, row, kind, 4)
-        for s in range(count // 4 * 4, count):
-            for other in range(4):
-                dot(query + apart * other, key + stride * s, size, scale, out + row * other + 4 * s, kind)
-        return
-    if rows == 2:
-        for s in range(0, count - 7, 8):
-            ask_for(key + stride * s + ahead, 8 * size * row_width(kind))
-            dots(query, apart, key + stride * s, stride, size, scale, out + 4 * s, row, kind, 2)
-        for s in range(count // 8 * 8, count):
-            for other in range(2):
+    if rows in (2, 4):
+        keys = 16 // rows
+        for s in range(0, count - keys + 1, keys):
+            ask_for(key + stride * s + ahead, keys * size * row_width(kind))
+            if rows == 4:
+                dots(query, apart, key + stride * s, stride, size, scale, out + 4 * s, row, kind, 4)
+            else:
+                dots(query, apart, key + stride * s, stride, size, scale, out + 4 * s, row, kind, 2)
+        for s in range(count // keys * keys, count):
+            for other in range(rows):
                 dot(query + apart * other, key + stride * s, size, scale, out + row * other + 4 * s, kind)
         return
     for number in range(rows):
