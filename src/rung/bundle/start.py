@@ -130,8 +130,9 @@ def extract(bundle, part, folder):
 
 
 def keep_bytecode(folder):
-    """Keep what Python compiles beside the packages where it is told to keep nothing, as in most containers: to compile
-    all that a start imports takes 2 s. Nothing is written anywhere else.
+    """Keep compiled bytecode in a folder of its own where Python may keep none, as in most containers.
+
+    To compile all that a start imports takes 2 s. Nothing is written anywhere else.
 
     Python reads all bytecode from there then, the standard library's too: where none is there and none can be written,
     or somebody has named a folder for it, all stays as it is.

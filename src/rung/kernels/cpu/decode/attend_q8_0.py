@@ -256,7 +256,7 @@ def _offset(kind):
 
 @numba.njit(**OPTIONS)
 def _has_minima(kind):
-    """Return whether blocks have a minimum, by which products are corrected, beside their scale: in q5_1 alone."""
+    """Return whether blocks have a minimum, which corrects products, and not only a scale: in q5_1 alone."""
     if kind is None:
         return False
     return len(kind) > 0
