@@ -41,14 +41,14 @@ def test_lines_of_openai_get_what_openai_answers(rung, files, tmp_path):
     )
     parts = [{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]
     parts.insert(0, {"role": "developer", "content": "be short"})
-    given = files(chat("a", max_completion_tokens=6, max_tokens=None, user="me"), completion, chat("c", messages=parts))
-    assert rung("batch", *given, "--quiet").code == 0
+    paths = files(chat("a", max_completion_tokens=6, max_tokens=None, user="me"), completion, chat("c", messages=parts))
+    assert rung("batch", *paths, "--quiet").code == 0
     found = {entry["custom_id"]: entry for entry in answers(tmp_path / "out.jsonl")}
     assert found.keys() == {"a", "b", "c"}
     assert all(entry["error"] is None and entry["response"]["status_code"] == 200 for entry in found.values())
     first, second, third = (found[key]["response"]["body"] for key in "abc")
-    asked = json.loads(rung("run", "demo", "hello", "--max-tokens", "6", "--json").out)
-    assert first["choices"][0]["message"] == {"role": "assistant", "content": asked["text"]}
+    answer = json.loads(rung("run", "demo", "hello", "--max-tokens", "6", "--json").out)
+    assert first["choices"][0]["message"] == {"role": "assistant", "content": answer["text"]}
     assert first["choices"][0]["finish_reason"] == "length"
     assert (first["object"], first["model"]) == ("chat.completion", "demo")
     assert first["usage"]["completion_tokens"] == 6
@@ -101,8 +101,8 @@ def test_an_encoder_answers_lines_for_embeddings_and_no_others(rung, files, tmp_
     from tests import tiny_encoders
 
     folder = tiny_encoders.write(tmp_path / "bert")
-    given = files(_embedding("a", input="word1"), chat("b"), "hello")
-    assert rung("batch", *given, "--model", str(folder), "--quiet").code == 0
+    paths = files(_embedding("a", input="word1"), chat("b"), "hello")
+    assert rung("batch", *paths, "--model", str(folder), "--quiet").code == 0
     found = {entry.get("custom_id"): entry for entry in answers(tmp_path / "out.jsonl")}
     assert len(found["a"]["response"]["body"]["data"][0]["embedding"]) == 64
     assert "is an encoder" in found["b"]["response"]["body"]["error"]["message"]
@@ -132,8 +132,8 @@ def test_log_probabilities_as_openai_has_them(rung, files, tmp_path):
 
 
 def test_plain_lines(rung, files, tmp_path):
-    given = files("hello", '"hello"', '{"prompt": "hello", "max_tokens": 4}', "", '{"prompt": "the", "raw": true}')
-    assert rung("batch", *given, "--model", "demo", "--quiet").code == 0
+    paths = files("hello", '"hello"', '{"prompt": "hello", "max_tokens": 4}', "", '{"prompt": "the", "raw": true}')
+    assert rung("batch", *paths, "--model", "demo", "--quiet").code == 0
     found = {entry["line"]: entry for entry in answers(tmp_path / "out.jsonl")}
     assert found.keys() == {1, 2, 3, 5}
     assert found[1]["text"] == found[2]["text"] != found[3]["text"]
@@ -188,10 +188,10 @@ def test_files_that_make_no_sense_are_refused_before_a_model_is_loaded(rung, fil
 
 
 def test_a_file_that_is_missing_and_one_that_is_no_file_of_answers(rung, files, tmp_path):
-    given = files(chat("a"))
-    assert "cannot be read" in rung("batch", str(tmp_path / "none"), given[1]).err
+    paths = files(chat("a"))
+    assert "cannot be read" in rung("batch", str(tmp_path / "none"), paths[1]).err
     (tmp_path / "letter.txt").write_text("Dear all,\n")
-    said = rung("batch", given[0], str(tmp_path / "letter.txt"))
+    said = rung("batch", paths[0], str(tmp_path / "letter.txt"))
     assert said.code == 1 or said.code == 2
     assert "no file of answers" in said.err
     assert (tmp_path / "letter.txt").read_text() == "Dear all,\n"
@@ -204,14 +204,14 @@ def test_a_model_that_is_not_there_leaves_no_file_of_answers(rung, files, tmp_pa
 
 
 def test_what_is_answered_is_not_answered_again(rung, files, tmp_path):
-    given = files(*(chat(str(number)) for number in range(5)))
-    rung("batch", *given, "--quiet")
+    paths = files(*(chat(str(number)) for number in range(5)))
+    rung("batch", *paths, "--quiet")
     whole = (tmp_path / "out.jsonl").read_bytes()
-    assert rung("batch", *given, "--quiet").code == 0
+    assert rung("batch", *paths, "--quiet").code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == whole
     lines = whole.splitlines(keepends=True)
     (tmp_path / "out.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:40])  # killed while it wrote the third
-    assert "has 2 answers: going on" in rung("batch", *given).err
+    assert "has 2 answers: going on" in rung("batch", *paths).err
     again = answers(tmp_path / "out.jsonl")
     assert [entry["custom_id"] for entry in again[:2]] == [json.loads(line)["custom_id"] for line in lines[:2]]
     texts = [
@@ -222,8 +222,8 @@ def test_what_is_answered_is_not_answered_again(rung, files, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_that_is_killed_goes_on(files, tmp_path, number):
-    given = files(*(chat(str(at), max_tokens=40) for at in range(150)))
-    command = [sys.executable, "-m", "rung", "batch", *given, "--quiet"]
+    paths = files(*(chat(str(at), max_tokens=40) for at in range(150)))
+    command = [sys.executable, "-m", "rung", "batch", *paths, "--quiet"]
     out = tmp_path / "out.jsonl"
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     while process.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") > 2):
@@ -238,8 +238,8 @@ def test_a_run_that_is_killed_goes_on(files, tmp_path, number):
 
 
 def test_two_at_once_do_not_mix(files, tmp_path, rung):
-    given = files(chat("a"))
+    paths = files(chat("a"))
     from rung.engine.batches import opened
 
     with opened(tmp_path / "out.jsonl", "demo"):
-        assert "Another process writes" in rung("batch", *given).err
+        assert "Another process writes" in rung("batch", *paths).err

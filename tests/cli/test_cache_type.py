@@ -15,16 +15,16 @@ def test_what_plans_counts_it(rung, command):
     for cache_type in ("f16", "q8_0", "q5_1", "q4_0"):
         answer = json.loads(rung(*command, "--cache-type", cache_type, "--json").out)
         assert f"cache {cache_type}: as asked" in json.dumps(answer)
-        place = answer["placements"][0] if "placements" in answer else answer["choices"][answer["best"]]
-        found[cache_type] = place["memory"]["kv_cache"]
+        choice = answer["placements"][0] if "placements" in answer else answer["choices"][answer["best"]]
+        found[cache_type] = choice["memory"]["kv_cache"]
     assert 32 * found["q8_0"] == 17 * found["f16"]
     assert 32 * found["q5_1"] == 12 * found["f16"]
     assert 32 * found["q4_0"] == 9 * found["f16"]
 
 
 def test_what_runs_takes_it(rung, tmp_path):
-    asked = json.loads(rung("run", "demo", "hello", "--max-tokens", "3", "--cache-type", "q8_0", "--json").out)
-    assert asked["report"]["rungs"]["decode_step q8_0"] == "numba.step"
+    result = json.loads(rung("run", "demo", "hello", "--max-tokens", "3", "--cache-type", "q8_0", "--json").out)
+    assert result["report"]["rungs"]["decode_step q8_0"] == "numba.step"
     (tmp_path / "in.txt").write_text("hello\n")
     done = rung(
         "batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--cache-type", "q8_0"
@@ -55,9 +55,9 @@ def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
 
 def test_batch_and_the_library_choose_within_a_kl_and_say_so(rung, tmp_path):
     (tmp_path / "in.txt").write_text("hello\n")
-    asked = ("batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--context", "256")
-    assert rung(*asked, "--max-kl", "10", "--cache-type", "f16").code == 2
-    done = rung(*asked, "--max-kl", "10", "--device", "cpu")
+    command = ("batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--context", "256")
+    assert rung(*command, "--max-kl", "10", "--cache-type", "f16").code == 2
+    done = rung(*command, "--max-kl", "10", "--device", "cpu")
     assert done.code == 0
     assert "within a KL of 10: keys and values in q4_0" in done.err
     model = load("demo", context=256, device="cpu", max_kl=0)

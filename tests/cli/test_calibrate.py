@@ -22,10 +22,10 @@ FOUND = {"launch torch.decode q8_0": 2e-5, "layer gpu": 1e-4, "torch.decode q8_0
 def machine(monkeypatch, tmp_path):
     """A machine with a processor and that card; what is measured of either is said, not measured."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
-    asked = []
+    measured = []
 
-    def measure(device, threads, told):
-        asked.append(device.id)
+    def measure(device, threads, notify):
+        measured.append(device.id)
         return FOUND
 
     monkeypatch.setattr(importance, "calibrate", measure)
@@ -33,7 +33,7 @@ def machine(monkeypatch, tmp_path):
     def have(*devices):
         monkeypatch.setattr(planning, "proven_devices", lambda on_probe, named=None: devices)
         monkeypatch.setattr(detect, "devices", lambda cached=True, software_adapters=False: devices)
-        return asked
+        return measured
 
     return have
 
@@ -42,9 +42,9 @@ def machine(monkeypatch, tmp_path):
     ("options", "id"), [((), "cuda:0"), (("--device", "cuda"), "cuda:0"), (("--device", "cpu"), "cpu")]
 )
 def test_the_card_is_measured_unless_the_processor_is_asked_for(rung, machine, options, id):
-    asked = machine(cpu(), p2200())
+    measured = machine(cpu(), p2200())
     said = rung("calibrate", *options, "--json")
-    assert (said.code, asked) == (0, [id]), said.err
+    assert (said.code, measured) == (0, [id]), said.err
     assert json.loads(said.out) == {"device": id, "rates": FOUND, "note": ""}
     kept = {device.id: dict(probe_cache.recall(device).rates) for device in (cpu(), p2200())}
     assert kept == {"cpu": {}, "cuda:0": {}} | {id: FOUND}
@@ -64,9 +64,9 @@ def test_units_are_named_and_the_processor_is_not_forgotten(rung, machine):
 
 @pytest.mark.parametrize("name", ["p2200", "sim:p2200"])
 def test_a_card_that_is_not_here_is_not_timed(rung, machine, name):
-    asked = machine(cpu())
+    measured = machine(cpu())
     said = rung("calibrate", "--device", name)
-    assert (said.code, asked, said.out) == (2, [], "")
+    assert (said.code, measured, said.out) == (2, [], "")
     assert "Quadro P2200 is not in this machine, so it cannot be timed." in said.err
     assert "the times would not be the card's" in said.err
     assert "rung check MODEL --device p2200" in said.err
@@ -81,9 +81,9 @@ def test_nor_one_that_a_block_simulates(rung, machine):
 
 @pytest.mark.parametrize(("name", "words"), [("cuda:0", "There is no device 'cuda:0' here."), ("sim:p220", "P2200")])
 def test_a_device_that_nobody_knows_is_a_wrong_question(rung, machine, name, words):
-    asked = machine(cpu())
+    measured = machine(cpu())
     said = rung("calibrate", "--device", name)
-    assert (said.code, asked, words in said.err) == (2, [], True), said.err
+    assert (said.code, measured, words in said.err) == (2, [], True), said.err
 
 
 def test_a_card_that_computes_nothing_or_is_full_says_so(rung, machine):
@@ -91,8 +91,8 @@ def test_a_card_that_computes_nothing_or_is_full_says_so(rung, machine):
     dead = replace(p2200(), capabilities=p2200().capabilities | {"matmul.f32": absent, "matmul.f16": absent})
     full = replace(p2200(), free=2**30)
     for card, words in ((dead, "the driver does not answer"), (full, "takes 2.0 GB of its memory")):
-        asked = machine(cpu(), card)
+        measured = machine(cpu(), card)
         said = rung("calibrate", "--device", "cuda:0")
-        assert (said.code, asked) == (1, [])
+        assert (said.code, measured) == (1, [])
         assert words in said.err
         assert "rung calibrate --device cpu" in said.err

@@ -323,20 +323,20 @@ def test_an_interrupt_while_a_prompt_is_read_costs_nothing_later(monkeypatch: py
     monkeypatch.setattr(decoder, "CHUNK", 64)
     model = load("demo", device="cpu", context=512)
     question = "Does a GTX 1080 multiply bfloat16?"
-    wanted = list(model.generate(question, max_tokens=12))
-    answer, seen = model.generate("word " * 200), []
+    expected = list(model.generate(question, max_tokens=12))
+    answer, progress = model.generate("word " * 200), []
 
     def interrupt(done: int, total: int) -> None:
-        seen.append((done, total))
+        progress.append((done, total))
         if done:
             raise KeyboardInterrupt
 
     answer.on_read = interrupt
     with pytest.raises(KeyboardInterrupt):
         next(iter(answer))
-    assert [done for done, _ in seen] == [0, 64]
+    assert [done for done, _ in progress] == [0, 64]
     assert answer.stop()["stop_reason"] == "stopped"
-    assert list(model.generate(question, max_tokens=12)) == wanted
+    assert list(model.generate(question, max_tokens=12)) == expected
 
 
 def test_three_quotes_hold_several_lines_and_a_paste_that_begins_with_a_path_is_text(talk: Any) -> None:

@@ -116,10 +116,10 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    made = Terminal(tmp_path)
-    made.type("", PROMPT)
-    yield made
-    assert "left" in made.close()
+    result = Terminal(tmp_path)
+    result.type("", PROMPT)
+    yield result
+    assert "left" in result.close()
 
 
 LINES = "one line\r  another\r\rthe last"
@@ -199,5 +199,5 @@ def test_quotes_and_what_is_typed_ahead(terminal: Terminal) -> None:
 @pytest.mark.slow
 def test_a_megabyte_comes_whole(terminal: Terminal) -> None:
     text = "some words of a text\r" * 50_000 + "end"
-    wanted = hashlib.sha256(text.replace("\r", "\n").encode()).hexdigest()
-    assert terminal.ask(f"\x1b[200~{text}\x1b[201~") == wanted
+    expected = hashlib.sha256(text.replace("\r", "\n").encode()).hexdigest()
+    assert terminal.ask(f"\x1b[200~{text}\x1b[201~") == expected

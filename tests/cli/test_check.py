@@ -95,9 +95,9 @@ def test_bad_questions_end_with_2_and_say_why(rung, gemma, arguments, words):
     assert "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("asked", [("--training", "full"), ("--training", "lora", "--batch", "3", "--rank", "64")])
-def test_what_would_help_with_training_is_a_command_that_says_yes(rung, gemma, asked):
-    said = rung("check", gemma, *asked, "--device", "2xp4000", "--json")
+@pytest.mark.parametrize("arguments", [("--training", "full"), ("--training", "lora", "--batch", "3", "--rank", "64")])
+def test_what_would_help_with_training_is_a_command_that_says_yes(rung, gemma, arguments):
+    said = rung("check", gemma, *arguments, "--device", "2xp4000", "--json")
     assert said.code == 1
     for help in json.loads(said.out)["relaxations"]:
         if help["command"]:
@@ -161,8 +161,8 @@ def test_a_name_of_several_variants_says_what_was_taken(rung, model, command):
 def test_what_is_named_twice_is_shown_once(rung, gemma):
     formats = ("q8_0", "nf4", "NF4:64", "q4_k_m", "Q4_K_M", "q8_0")
     devices = ("p2200", "2x3090", "quadro p2200", "3090+3090")
-    asked = [word for one in formats for word in ("--format", one)] + [w for d in devices for w in ("--device", d)]
-    said = rung("check", gemma, *asked, "--json")
+    arguments = [word for one in formats for word in ("--format", one)] + [w for d in devices for w in ("--device", d)]
+    said = rung("check", gemma, *arguments, "--json")
     answer = json.loads(said.out)
     shown = [(choice["device"], choice["format"]) for choice in answer["choices"]]
     both = "geforce-rtx-3090:0+geforce-rtx-3090:1"
@@ -195,13 +195,13 @@ def test_several_models_are_one_object_a_line(rung, gemma, model):
 
 def test_a_bad_model_among_others_is_told_in_its_place_and_the_rest_answered(rung, gemma, model, tmp_path):
     page = tmp_path / "page.html"
-    asked = ("check", gemma, "no<such>", model, "--device", "p2200", "--html", str(page))
-    said = rung(*asked)
+    command = ("check", gemma, "no<such>", model, "--device", "p2200", "--html", str(page))
+    said = rung(*command)
     alone = [rung("check", one, "--device", "p2200").out for one in (gemma, model)]
     assert said.out == "\n\n".join(alone)
     assert said.err == "no<such>: " + rung("check", "no<such>").err
     assert "<h2>no&lt;such&gt;</h2>" in page.read_text(encoding="utf-8")
-    listed = rung(*asked, "--json")
+    listed = rung(*command, "--json")
     assert said.code == listed.code == 2
     first, second, third = map(json.loads, listed.out.splitlines())
     assert second.keys() == {"model", "error", "code", "facts", "ways_out"}
@@ -260,8 +260,8 @@ def test_the_page_says_what_made_it(rung, gemma, tmp_path):
 def test_the_reason_of_a_no_stands_outside_of_what_is_opened(rung, gemma, tmp_path):
     page = tmp_path / "page.html"
     rung("check", gemma, "--device", "p2200", "--format", "f16", "--format", "q8_0", "--html", str(page))
-    seen = re.sub(r"<details>.*?</details>", "", page.read_text(encoding="utf-8"))
-    assert "needs up to 5.3 GB, Quadro P2200 has 4.9 GB" in seen
+    visible = re.sub(r"<details>.*?</details>", "", page.read_text(encoding="utf-8"))
+    assert "needs up to 5.3 GB, Quadro P2200 has 4.9 GB" in visible
 
 
 def test_a_page_escapes_what_a_file_is_called(rung, tmp_path):
@@ -353,14 +353,14 @@ def test_the_page_is_written_when_nobody_reads_the_text(gemma, tmp_path):
     page = tmp_path / "page.html"
     reader, writer = os.pipe()
     os.close(reader)
-    asked = ["check", gemma, "llama-3.1-8b", "--device", "p2200", "--html", str(page)]
+    command = ["check", gemma, "llama-3.1-8b", "--device", "p2200", "--html", str(page)]
     with os.fdopen(writer, "wb") as stdout:
-        subprocess.run([sys.executable, "-m", "rung", *asked], stdout=stdout, timeout=60, check=False)
+        subprocess.run([sys.executable, "-m", "rung", *command], stdout=stdout, timeout=60, check=False)
     assert "Llama 3.1 8B on a Quadro P2200" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("devices", "budget", "wanted"),
+    ("devices", "budget", "expected"),
     [
         ("p2200", "4GB", "--device cuda:0 --memory 4.0GB"),
         ("p2200", "quadro-p2200=3GB,9GB", "--device cuda:0 --memory 3.0GB"),
@@ -369,10 +369,10 @@ def test_the_page_is_written_when_nobody_reads_the_text(gemma, tmp_path):
         ("p2200", None, "--device cuda:0"),
     ],
 )
-def test_a_command_keeps_the_budget_that_was_asked_about(rung, gemma, devices, budget, wanted):
+def test_a_command_keeps_the_budget_that_was_asked_about(rung, gemma, devices, budget, expected):
     options = ("--memory", budget) if budget else ()
     said = rung("check", gemma, "--device", devices, "--format", "q4_k", *options, "--json")
-    assert json.loads(said.out)["choices"][0]["command"].endswith(wanted)
+    assert json.loads(said.out)["choices"][0]["command"].endswith(expected)
 
 
 def test_a_budget_above_the_card_is_said_on_stderr(rung, gemma):

@@ -22,8 +22,8 @@ def photographs(tmp_path):
     (tmp_path / "images").mkdir()
     for frame in frames:
         (tmp_path / frame["file_path"]).write_bytes(b"")
-    held = {"w": 800, "h": 600, "fl_x": 700, "frames": frames}
-    (tmp_path / "transforms.json").write_text(json.dumps(held), encoding="utf-8")
+    transforms = {"w": 800, "h": 600, "fl_x": 700, "frames": frames}
+    (tmp_path / "transforms.json").write_text(json.dumps(transforms), encoding="utf-8")
     return str(tmp_path)
 
 
@@ -56,9 +56,9 @@ def test_as_a_table_with_the_command_last(rung, photographs):
 
 
 def test_details_have_steps_in_the_place_of_tokens(rung, photographs):
-    asked = ("check", photographs, "--device", "3060")
-    choice = json.loads(rung(*asked, "--json").out)["choices"][1]
-    lines = rung(*asked, "--details").out.split("400 x 300")[0].splitlines()
+    command = ("check", photographs, "--device", "3060")
+    choice = json.loads(rung(*command, "--json").out)["choices"][1]
+    lines = rung(*command, "--details").out.split("400 x 300")[0].splitlines()
     at = lines.index("800 x 600, f32+sh16 on GeForce RTX 3060 12GB: yes")
     speed = next(line for line in lines[at:] if line.startswith("  speed"))
     assert f"{choice['steps_per_second']:.3g} steps/s" in speed
@@ -67,11 +67,11 @@ def test_details_have_steps_in_the_place_of_tokens(rung, photographs):
 
 
 def test_the_command_of_another_format_names_it_and_a_budget_is_kept(rung, photographs):
-    asked = ("check", photographs, "--device", "3060", "--memory", "4.5GB")
-    first, other = json.loads(rung(*asked, "--json").out)["choices"][:2]
+    command = ("check", photographs, "--device", "3060", "--memory", "4.5GB")
+    first, other = json.loads(rung(*command, "--json").out)["choices"][:2]
     assert "--format" not in first["command"]
     assert other["command"].endswith("--format f32+sh16 --memory=4.5GB")
-    only = json.loads(rung(*asked, "--format", "f32+sh16", "--json").out)
+    only = json.loads(rung(*command, "--format", "f32+sh16", "--json").out)
     assert {c["format"] for c in only["choices"]} == {"f32+sh16"}
     assert only["choices"][only["best"]]["command"].endswith("--format f32+sh16 --memory=4.5GB")
 

@@ -46,23 +46,23 @@ def pipeline(tmp_path):
     return str(tmp_path)
 
 
-def told(memory):
+def described(memory):
     """The parts as the text names them, of the JSON."""
-    return [f"{NAMES.get(name, name)} {size(held)}" for name, held in memory.items() if held and name != "total"]
+    return [f"{NAMES.get(name, name)} {size(count)}" for name, count in memory.items() if count and name != "total"]
 
 
-def choices_of(rung, *asked):
-    return json.loads(rung(*asked, "--json").out)["choices"]
+def choices_of(rung, *arguments):
+    return json.loads(rung(*arguments, "--json").out)["choices"]
 
 
 def test_what_the_memory_of_the_best_is_made_of_is_below_its_command(rung, gemma):
-    asked = ("check", gemma, "--device", "p2200", "--device", "2xv100")
-    said, answer = rung(*asked).out.splitlines(), json.loads(rung(*asked, "--json").out)
+    command = ("check", gemma, "--device", "p2200", "--device", "2xv100")
+    said, answer = rung(*command).out.splitlines(), json.loads(rung(*command, "--json").out)
     for device, index in answer["best_by_device"].items():
         best, (first, *more) = answer["choices"][index], answer["devices"][device]
         name = f"{len(more) + 1} x {first['name']}" if more else first["name"]
         below = said[next(at for at, line in enumerate(said) if line.startswith(f"→ {name}")) + 1]
-        assert below == "  " + " · ".join([*told(best["memory"]), f"speed ± {best['speed']['uncertainty']:.0%}"])
+        assert below == "  " + " · ".join([*described(best["memory"]), f"speed ± {best['speed']['uncertainty']:.0%}"])
 
 
 def test_of_the_whole_catalog_it_is_that_of_the_smallest_card(rung, gemma):
@@ -70,15 +70,15 @@ def test_of_the_whole_catalog_it_is_that_of_the_smallest_card(rung, gemma):
     assert "the smallest" in said[-2]
     name = re.search(r"the smallest at reading speed: (.*?), nf4", said[-2])[1]
     (choice,) = choices_of(rung, "check", gemma, "--device", name, "--format", "nf4")
-    assert said[-1] == "  " + " · ".join([*told(choice["memory"]), "speed ± 50%"])
+    assert said[-1] == "  " + " · ".join([*described(choice["memory"]), "speed ± 50%"])
 
 
 @pytest.mark.parametrize("training", [(), ("--training", "full", "--format", "f32"), ("--training", "lora")])
 def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training):
-    asked = ("check", gemma, *CARDS, *training)
-    answer = json.loads(rung(*asked, "--json").out)
+    command = ("check", gemma, *CARDS, *training)
+    answer = json.loads(rung(*command, "--json").out)
     choices, names = answer["choices"], {key: cards[0]["name"] for key, cards in answer["devices"].items()}
-    _, _, *paragraphs = re.split(r"\n(?=\S)", rung(*asked, "--details").out)
+    _, _, *paragraphs = re.split(r"\n(?=\S)", rung(*command, "--details").out)
     assert len(choices) == sum("\n  memory " in paragraph for paragraph in paragraphs)
     for choice, paragraph in zip(choices, paragraphs, strict=False):
         head, *lines = paragraph.splitlines()
@@ -86,7 +86,7 @@ def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training)
         found = {name: rest.strip() for name, _, rest in (line.strip().partition(" ") for line in lines)}
         assert found.get("why", "") == choice["verdict"]["reason"]
         amount, *parts = found["memory"].split(" · ")
-        assert parts == told(choice["memory"])
+        assert parts == described(choice["memory"])
         assert re.fullmatch(
             rf"{size(choice['memory']['total'])}, up to .* more, of {size(choice['free'])} free", amount
         )
@@ -105,26 +105,26 @@ def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training)
 
 
 def test_details_of_a_pipeline_are_those_of_its_phases(rung, pipeline):
-    asked = ("check", pipeline, "--device", "p2200", "--format", "nf4")
-    (choice,) = choices_of(rung, *asked)
-    lines = rung(*asked, "--details").out.splitlines()
+    command = ("check", pipeline, "--device", "p2200", "--format", "nf4")
+    (choice,) = choices_of(rung, *command)
+    lines = rung(*command, "--details").out.splitlines()
     assert [phase["name"] for phase in choice["phases"]] == ["encode", "denoise", "decode"]
     for phase in choice["phases"]:
         line = next(line for line in lines if line.startswith(f"  {phase['name']} "))
-        assert " · ".join(told(phase["memory"])) in line
-        assert all(f"{name} in {held['format']}" in line for name, held in phase["held"].items())
+        assert " · ".join(described(phase["memory"])) in line
+        assert all(f"{name} in {storage['format']}" in line for name, storage in phase["held"].items())
     peak = max(choice["phases"], key=lambda phase: phase["memory"]["total"])
-    assert f"\n  peak in {peak['name']} · weights" in rung(*asked).out
+    assert f"\n  peak in {peak['name']} · weights" in rung(*command).out
 
 
-@pytest.mark.parametrize("asked", [(), ("--training", "lora"), ("--details",), ("--details", "--training", "full")])
+@pytest.mark.parametrize("arguments", [(), ("--training", "lora"), ("--details",), ("--details", "--training", "full")])
 @pytest.mark.parametrize("width", [80, 160])
-def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatch, width, asked):
+def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatch, width, arguments):
     """What is folded says what is piped, where each fact has one line; a name and its size are never parted."""
-    asked = ("check", gemma, *CARDS, *asked)
-    piped = rung(*asked).out
+    arguments = ("check", gemma, *CARDS, *arguments)
+    piped = rung(*arguments).out
     monkeypatch.setattr(output, "line_width", lambda: width)
-    folded = rung(*asked).out
+    folded = rung(*arguments).out
     assert max(len(line) for line in piped.splitlines()) > width
     assert all(len(line) <= width for line in folded.splitlines() if not COMMAND.search(line))
     assert folded.split() == piped.split()
@@ -147,12 +147,12 @@ def test_what_is_piped_or_fits_is_not_folded(monkeypatch):
     [((), "± 50%"), (("--training", "lora"), "GB with gradient checkpointing")],
 )
 def test_the_page_says_the_same(rung, gemma, tmp_path, training, words):
-    page, asked = tmp_path / "page.html", ("check", gemma, *CARDS, "--format", "f16", *training)
-    rung(*asked, "--html", str(page))
+    page, command = tmp_path / "page.html", ("check", gemma, *CARDS, "--format", "f16", *training)
+    rung(*command, "--html", str(page))
     text = page.read_text(encoding="utf-8")
     shown = re.findall(r"<d[td]>(.*?)</d[td]>", text)
     pieces = [html.unescape(piece) for facts in shown for piece in facts.split("<br>")]
-    said = rung(*asked, "--details").out.partition("→")[0]
+    said = rung(*command, "--details").out.partition("→")[0]
     assert words in text
     for line in (line.strip() for line in said.splitlines() if line.startswith("  ")):
         name, _, rest = line.partition(" ")

@@ -31,11 +31,11 @@ CLIP = {
 }  # fmt: skip
 
 
-def folder(place, config):
+def folder(path, config):
     """A folder with nothing but a configuration."""
-    place.mkdir(exist_ok=True)
-    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return str(place)
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(path)
 
 
 def test_a_type_without_a_description(rung, tmp_path):

@@ -51,7 +51,7 @@ def test_no_row_counts_what_happens_once(monkeypatch: pytest.MonkeyPatch) -> Non
     clock = [0.0]
     monkeypatch.setattr(comparing.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(comparing.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(load, "load", lambda *given, **options: Slow(clock))
+    monkeypatch.setattr(load, "load", lambda *arguments, **options: Slow(clock))
     rows = comparing.language("model", ["q8_0"], "stored", None, 11, {}, None)
     assert [row["format"] for row in rows] == ["stored", "q8_0"]
     assert [row["tokens/s"] for row in rows] == [32.0, 32.0]

@@ -131,8 +131,8 @@ def test_the_size_that_fits_is_the_one_that_check_says_fits(rung, cards, name):
 
 
 def test_memory_is_a_bar_with_who_holds_it(monkeypatch):
-    held = [{"pid": 7, "name": "python", "bytes": 3 << 30}, {"pid": 8, "name": "sh", "bytes": 1 << 20}]
-    monkeypatch.setattr(occupants, "of", lambda device: tuple(held))
+    processes = [{"pid": 7, "name": "python", "bytes": 3 << 30}, {"pid": 8, "name": "sh", "bytes": 1 << 20}]
+    monkeypatch.setattr(occupants, "of", lambda device: tuple(processes))
     card = dataclasses.replace(catalog.device("3060"), memory=12 << 30, free=3 << 30)
     memory, holders, fits = state(card)
     assert memory == f"memory   [{'#' * 18}{'.' * 6}] 9.0 GB used, 3.0 GB free"
@@ -142,15 +142,15 @@ def test_memory_is_a_bar_with_who_holds_it(monkeypatch):
 
 @pytest.mark.parametrize(("terminal", "yes", "measured"), [(True, True, 1), (True, False, 0), (False, True, 0)])
 def test_a_new_machine_offers_to_measure_on_a_terminal_only(rung, cards, monkeypatch, terminal, yes, measured):
-    asked, done = [], []
+    questions, done = [], []
     monkeypatch.setattr(fetching, "on_terminal", lambda: terminal)
-    monkeypatch.setattr(fetching, "ask", lambda question: asked.append(question) or yes)
+    monkeypatch.setattr(fetching, "ask", lambda question: questions.append(question) or yes)
     monkeypatch.setattr(devices_command, "on_screen", lambda: terminal)
     monkeypatch.setattr(probe, "measure", lambda device, progress: done.append(device.id) or FOUND)
     assert rung("devices").code == 0
-    assert (len(asked), len(done)) == (int(terminal), measured)
+    assert (len(questions), len(done)) == (int(terminal), measured)
     assert rung("devices").code == 0
-    assert len(asked) == terminal + (terminal and not measured)  # what is measured is not asked about again
+    assert len(questions) == terminal + (terminal and not measured)  # what is measured is not asked about again
 
 
 def test_watch_draws_again_until_ctrl_c(rung, cards, monkeypatch):
@@ -215,10 +215,10 @@ def test_software_beside_a_card(rung, cards):
 
 
 def test_a_release_that_the_catalog_does_not_know_is_never_passed_over(rung, cards):
-    asked = ("devices", "v100", "--software", "llama.cpp b1000")
+    command = ("devices", "v100", "--software", "llama.cpp b1000")
     line = "llama.cpp b1000: the catalog does not know that release; it knows b1400 to b9000."
-    assert line in rung(*asked).out.splitlines()
-    assert json.loads(rung(*asked, "--json").out)["doubts"] == [line]
+    assert line in rung(*command).out.splitlines()
+    assert json.loads(rung(*command, "--json").out)["doubts"] == [line]
     said = rung("devices", "v100", "--software", "llama.cpp b3000").out
     assert [text for text in said.splitlines() if text.startswith("llama.cpp b3000  ")]
     assert "catalog does not know" not in said
@@ -228,8 +228,8 @@ def test_the_catalog_is_listed_and_narrowed(rung, cards):
     said = rung("devices", "--catalog")
     assert said.code == 0
     assert len(said.out.splitlines()) > 240
-    for wanted, name in (("3060", "GeForce RTX 3060 12GB"), ("sm_61", "Quadro P2200"), ("amd", "Instinct MI50")):
-        found = [product["name"] for product in json.loads(rung("devices", "--catalog", wanted, "--json").out)]
+    for query, name in (("3060", "GeForce RTX 3060 12GB"), ("sm_61", "Quadro P2200"), ("amd", "Instinct MI50")):
+        found = [product["name"] for product in json.loads(rung("devices", "--catalog", query, "--json").out)]
         assert name in found
         assert len(found) < 120
     assert rung("devices", "--catalog", "zzzz").code == 2
@@ -255,8 +255,8 @@ def test_what_a_name_left_open_is_said_in_one_line(rung, cards):
 
 
 def test_a_plan_for_a_card_that_is_not_here(rung, cards):
-    made = json.loads(rung("plan", "demo", "--device", "p2200", "--json").out)
-    assert made["placements"][0]["device"] == "quadro-p2200"
+    plan = json.loads(rung("plan", "demo", "--device", "p2200", "--json").out)
+    assert plan["placements"][0]["device"] == "quadro-p2200"
     said = rung("plan", "demo", "--device", "rx 5700 xt", "--software", "torch 2.9+rocm6.4")
     assert (said.code, said.out) == (1, "")
     assert "none of it runs on gfx1010" in said.err
@@ -280,7 +280,7 @@ def test_probing_measures_again_and_keeps_it(rung, cards, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("arguments", "words"),
     [
         (("p2200", "--probe"), "Quadro P2200 is not in this machine"),
         (("--catalog", "--probe"), "--probe measures"),
@@ -294,12 +294,12 @@ def test_probing_measures_again_and_keeps_it(rung, cards, monkeypatch):
         (("--catalog", "--software", "torch 1.10+cu102"), "rung devices NAME --software"),
     ],
 )
-def test_an_option_that_would_change_nothing_is_refused(rung, cards, monkeypatch, asked, words):
+def test_an_option_that_would_change_nothing_is_refused(rung, cards, monkeypatch, arguments, words):
     monkeypatch.setattr(probe, "measure", lambda device, progress: pytest.fail("it is not here"))
-    said = rung("devices", *asked)
+    said = rung("devices", *arguments)
     assert said.code == 2
     assert words in said.err
-    if "--json" in asked:
+    if "--json" in arguments:
         assert json.loads(said.out)["code"] == "option-without-effect"
     else:
         assert said.out == ""

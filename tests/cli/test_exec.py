@@ -25,7 +25,7 @@ def run(options, *command):
 
 
 @pytest.mark.parametrize(
-    ("given", "meaning"),
+    ("arguments", "meaning"),
     [
         (["--", "a", "--strict"], ({}, ["a", "--strict"])),
         (["--strict", "--device=sim:x", "--", "a"], ({"strict": "yes", "device": "sim:x"}, ["a"])),
@@ -43,8 +43,8 @@ def run(options, *command):
         (["--help"], None),
     ],
 )
-def test_what_it_understands(given, meaning):
-    assert understood(given) == meaning
+def test_what_it_understands(arguments, meaning):
+    assert understood(arguments) == meaning
 
 
 def test_wrong_questions(rung):

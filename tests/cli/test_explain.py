@@ -345,8 +345,8 @@ def test_an_environment_as_windows_writes_it(run, tmp_path):
         assert json.loads(run(IMAGE, "--environment", file, "--json")[1])["cause"] == "build-lacks-new-arch"
 
 
-@pytest.mark.parametrize("beside", [["--json"], ["--no-environment"]])
-def test_rows_may_be_asked_for_in_so_many_words(run, tmp_path, beside):
+@pytest.mark.parametrize("options", [["--json"], ["--no-environment"]])
+def test_rows_may_be_asked_for_in_so_many_words(run, tmp_path, options):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": 1, "log": "RuntimeError: CUDA error: no kernel image is available", "environment": {}}\n')
-    assert run("--jsonl", rows, *beside) == run("--jsonl", rows)
+    assert run("--jsonl", rows, *options) == run("--jsonl", rows)

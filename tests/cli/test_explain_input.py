@@ -87,7 +87,7 @@ def test_what_is_no_ascii_is_written_out_where_the_output_cannot_hold_it():
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("value", "read"),
     [
         ({"gpu": True, "os": False, "torch": None}, {}),
         ({"gpu": "\x1b[31mTesla T4\x1b[0m\x00"}, {"gpu": "Tesla T4"}),
@@ -96,8 +96,8 @@ def test_what_is_no_ascii_is_written_out_where_the_output_cannot_hold_it():
         ({"gpu": "  ", "GPU": "T4", 3: 4}, {}),
     ],
 )
-def test_environments_of_odd_types(given, read):
-    assert environment_of(given) == read
+def test_environments_of_odd_types(value, read):
+    assert environment_of(value) == read
 
 
 def test_a_long_list_of_packages_is_read_to_its_end_and_does_not_outvote_the_log():

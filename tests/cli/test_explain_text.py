@@ -96,7 +96,7 @@ def test_no_more_than_two_facts_that_say_the_same(said):
 
 
 @pytest.mark.parametrize(
-    ("log", "options", "wanted"),
+    ("log", "options", "expected"),
     [
         (CUBLAS, ("--device", "2080ti"), "bnb_4bit_compute_dtype=torch.float32"),
         (CUBLAS, ("--device", "2080ti"), "rung exec --"),
@@ -129,8 +129,8 @@ def test_no_more_than_two_facts_that_say_the_same(said):
         (FBGEMM, (), "pip install -U torch==2.4.1"),
     ],
 )
-def test_the_founding_five_and_others_name_their_known_escapes(said, log, options, wanted):
-    assert any(wanted in line for line in said(log, *options))
+def test_the_founding_five_and_others_name_their_known_escapes(said, log, options, expected):
+    assert any(expected in line for line in said(log, *options))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_terms_are_not_accepted_by_enter_alone(monkeypatch):
 def test_pull_asks_on_a_terminal_and_fetches_nothing_after_a_no(rung, monkeypatch):
     monkeypatch.setattr(fetching, "on_terminal", lambda: True)
     monkeypatch.setattr(fetching, "offer", lambda starter: False)
-    monkeypatch.setattr(fetching, "fetch", lambda *given, **more: pytest.fail("it was fetched"))
+    monkeypatch.setattr(fetching, "fetch", lambda *arguments, **more: pytest.fail("it was fetched"))
     shown = rung("pull", "smollm2")
     assert shown.code == 1
     assert "rung pull smollm2 --yes" in shown.err

@@ -9,7 +9,7 @@ import pytest
 from rung.cli.commands import COMMANDS, GROUPS
 from rung.cli.views import output
 
-HELD = ("quadro-p2200", "4.9 GB", "no matrix units, f16 and bf16 are emulated")
+ROW = ("quadro-p2200", "4.9 GB", "no matrix units, f16 and bf16 are emulated")
 
 
 def test_rung_alone_asks_four_questions_with_a_command_each(rung):
@@ -53,12 +53,12 @@ def test_an_unknown_command_is_answered_with_those_that_exist(rung, typed, near)
 def test_tables_obey_columns_and_end_without_blanks(monkeypatch, capsys, make, width):
     monkeypatch.setenv("COLUMNS", str(width))
     if make == "columns":
-        print("\n".join(output.columns(("device", "memory", "notes"), [HELD, ("cpu", "", "")])))
+        print("\n".join(output.columns(("device", "memory", "notes"), [ROW, ("cpu", "", "")])))
     else:
-        made = output.table("device", "memory", "notes")
-        made.add_row(*HELD)
-        made.add_row("cpu", "", "")
-        output.console().print(made)
+        table = output.table("device", "memory", "notes")
+        table.add_row(*ROW)
+        table.add_row("cpu", "", "")
+        output.console().print(table)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     assert lines == [line.rstrip() for line in lines]
@@ -68,9 +68,9 @@ def test_tables_obey_columns_and_end_without_blanks(monkeypatch, capsys, make, w
 
 def test_piped_tables_are_as_wide_as_what_they_hold(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
-    made = output.table("device", "notes")
-    made.add_row("cpu", "f32")
-    output.console().print(made)
+    table = output.table("device", "notes")
+    table.add_row("cpu", "f32")
+    output.console().print(table)
     assert capsys.readouterr().out == "device  notes\ncpu     f32\n"
 
 

@@ -5,16 +5,16 @@ import zipfile
 
 import pytest
 
-from tests import device_code as made
+from tests import device_code as fake
 
-OLD = made.fatbin(made.entry(made.CUBIN, 60), made.entry(made.CUBIN, 70), made.entry(made.PTX, 70))
-NEW = made.fatbin(made.entry(made.CUBIN, 80), made.entry(made.CUBIN, 90, made.A))
+OLD = fake.fatbin(fake.entry(fake.CUBIN, 60), fake.entry(fake.CUBIN, 70), fake.entry(fake.PTX, 70))
+NEW = fake.fatbin(fake.entry(fake.CUBIN, 80), fake.entry(fake.CUBIN, 90, fake.A))
 
 
 @pytest.fixture
 def library(tmp_path):
     path = tmp_path / "libold.so"
-    path.write_bytes(made.elf(OLD * 3))
+    path.write_bytes(fake.elf(OLD * 3))
     return path
 
 
@@ -41,7 +41,7 @@ def test_a_device_is_answered_first(rung, library):
 
 
 def test_what_has_no_device_code_is_said_once(rung, tmp_path):
-    (tmp_path / "lib.so").write_bytes(made.elf())
+    (tmp_path / "lib.so").write_bytes(fake.elf())
     said = rung("inspect", str(tmp_path / "lib.so"), "--device", "p2200")
     assert said.out.splitlines()[2] == "no device code"
 
@@ -51,7 +51,7 @@ def test_an_empty_name_is_not_this_folder(rung):
 
 
 def test_what_does_not_run_is_exit_code_1_with_a_way_on(rung, tmp_path):
-    (tmp_path / "lib.so").write_bytes(made.elf(NEW))
+    (tmp_path / "lib.so").write_bytes(fake.elf(NEW))
     said = rung("inspect", str(tmp_path / "lib.so"), "--device", "p2200")
     assert said.code == 1
     assert "does not run: nothing for 6.1: it holds sm_80 sm_90a" in said.out
@@ -59,8 +59,8 @@ def test_what_does_not_run_is_exit_code_1_with_a_way_on(rung, tmp_path):
 
 
 def test_a_folder_is_a_table_with_the_weakest(rung, tmp_path, library):
-    (tmp_path / "libnew.so").write_bytes(made.elf(NEW))
-    (tmp_path / "libnone.so").write_bytes(made.elf())
+    (tmp_path / "libnew.so").write_bytes(fake.elf(NEW))
+    (tmp_path / "libnone.so").write_bytes(fake.elf())
     said = rung("inspect", str(tmp_path))
     assert said.code == 0
     lines = said.out.splitlines()
@@ -110,7 +110,7 @@ def test_a_path_that_is_not_there_is_not_taken_for_a_package(rung):
 
 def test_control_characters_of_an_archive_do_not_reach_the_terminal(rung, tmp_path):
     path = tmp_path / "x.whl"
-    path.write_bytes(made.archive({"\x1b[31mred\n.so": made.elf(NEW)}, zipfile.ZIP_STORED))
+    path.write_bytes(fake.archive({"\x1b[31mred\n.so": fake.elf(NEW)}, zipfile.ZIP_STORED))
     said = rung("inspect", str(path))
     assert "\x1b" not in said.out
     assert r"\x1b[31mred\n.so" in said.out
@@ -126,7 +126,7 @@ def test_a_package_is_walked_with_what_it_needs_and_what_needs_it(rung, tmp_path
     ):
         folder = tmp_path / name.replace("-", "_")
         folder.mkdir()
-        (folder / "lib.so").write_bytes(made.elf(content))
+        (folder / "lib.so").write_bytes(fake.elf(content))
         info = tmp_path / f"{folder.name}-1.0.dist-info"
         info.mkdir()
         requires = f"Requires-Dist: {needs}\n" if needs else ""

@@ -73,9 +73,9 @@ def test_the_page_of_a_comparison_has_its_table_and_a_sentence(rung, model, tmp_
 
 
 def test_what_is_printed_of_an_answer_is_what_the_command_prints(rung):
-    asked = {"device": "p2200", "format": "q8_0"}
+    options = {"device": "p2200", "format": "q8_0"}
     said = rung("check", "gemma-2b", "--device", "p2200", "--format", "q8_0").out
-    assert str(library.check("gemma-2b", **asked)) + "\n" == said
+    assert str(library.check("gemma-2b", **options)) + "\n" == said
 
 
 def test_values_print_in_a_few_lines_and_their_repr_in_one():
@@ -98,15 +98,15 @@ def test_no_page_is_wider_than_a_telephone(rung, model, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(comparing, "language", lambda *_: rows)
     cards = ("--device", "p2200", "--device", "rtx 2080 ti", "--device", "3090+3060")
-    asked = {
+    commands = {
         "check": ("llama 3.1 8b", *cards),
         "explain": (BF16, "--device", "p2200"),
         "compare": (model, "--format", "q8_0"),
     }
-    for command, words in asked.items():
+    for command, words in commands.items():
         rung(command, *words, "--html", str(tmp_path / f"{command}.html"))
     with Browser(tmp_path, 420, 900) as browser:
-        for command in asked:
+        for command in commands:
             address = (tmp_path / f"{command}.html").as_uri()
             browser.open(address)
             browser.wait(f"location.href == '{address}' && document.readyState == 'complete'")

@@ -63,12 +63,12 @@ def test_the_ways_out_of_a_simulated_run_keep_the_simulation(rung, model):
 
 @pytest.mark.parametrize("where", ["p2200+cpu", "2xp2200"])
 def test_several_devices_are_one_budget_as_in_check(rung, where):
-    asked = ("llama-3.1-8b", "--device", where, "--format", "q4_0", "--context", "2048", "--json")
-    plan = Plan.from_json(json.loads(rung("plan", *asked).out))
-    (choice,) = json.loads(rung("check", *asked).out)["choices"]
+    arguments = ("llama-3.1-8b", "--device", where, "--format", "q4_0", "--context", "2048", "--json")
+    plan = Plan.from_json(json.loads(rung("plan", *arguments).out))
+    (choice,) = json.loads(rung("check", *arguments).out)["choices"]
     assert len(plan.placements) == 2
     assert plan.memory == pytest.approx(choice["memory"]["total"], rel=1e-3)
-    assert sum(place.last - place.first for place in plan.placements) == 32
+    assert sum(placement.last - placement.first for placement in plan.placements) == 32
 
 
 def test_several_devices_that_are_too_small_are_refused_together(rung):

@@ -69,7 +69,7 @@ def test_a_batch_keeps_prefixes_too(rung, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("folder", "says"),
     [
         ("{file}", "cannot hold the files of --prefix-cache"),
         ("{file}/inside:1GB", "cannot hold the files of --prefix-cache"),
@@ -77,9 +77,9 @@ def test_a_batch_keeps_prefixes_too(rung, tmp_path):
         ("{folder}:0", "not above zero"),
     ],
 )
-def test_a_folder_that_makes_no_sense_is_refused(rung, tmp_path, given, says):
+def test_a_folder_that_makes_no_sense_is_refused(rung, tmp_path, folder, says):
     (tmp_path / "file").write_text("")
-    said = rung("run", "demo", "hi", "--prefix-cache", given.format(file=tmp_path / "file", folder=tmp_path / "p"))
+    said = rung("run", "demo", "hi", "--prefix-cache", folder.format(file=tmp_path / "file", folder=tmp_path / "p"))
     assert said.code == 2
     assert says in said.err
 

@@ -117,8 +117,8 @@ def test_system_text_stands_before_the_prompt_where_there_is_no_template(rung, m
 
 def test_stdin_is_the_prompt_of_a_named_model(rung, model):
     named = json.loads(rung("run", model, "--json", "--max-tokens", "3", stdin="the quick").out)
-    given = json.loads(rung("run", model, "the quick", "--json", "--max-tokens", "3").out)
-    assert named["tokens"] == given["tokens"]
+    as_argument = json.loads(rung("run", model, "the quick", "--json", "--max-tokens", "3").out)
+    assert named["tokens"] == as_argument["tokens"]
 
 
 def test_a_stop_string_is_not_printed(rung, model):
@@ -174,10 +174,10 @@ def test_a_card_that_cannot_compute_costs_one_line_and_is_refused_when_asked_for
     said = rung("run", model, "the quick", "--max-tokens", "2")
     assert said.code == 0
     assert said.err.count(f"Quadro P2200 is not used: {why}") == 1
-    asked = rung("run", model, "the quick", "--device", "cuda:0")
-    assert asked.code == 1
-    assert f"Quadro P2200 (cuda:0) cannot run a model here.\n  {why}" in asked.err
-    assert "--device cpu" in asked.err
+    refused = rung("run", model, "the quick", "--device", "cuda:0")
+    assert refused.code == 1
+    assert f"Quadro P2200 (cuda:0) cannot run a model here.\n  {why}" in refused.err
+    assert "--device cpu" in refused.err
 
 
 def test_without_its_software_a_run_says_how_to_install_it(rung, model, monkeypatch):
@@ -295,7 +295,7 @@ def test_ctrl_c_while_starting_says_stopped(model, module):
 
 
 def test_ctrl_c_that_a_library_made_another_error_of_is_ctrl_c(monkeypatch, capsys):
-    def run(given):
+    def run(arguments):
         try:
             raise KeyboardInterrupt
         except BaseException as error:
@@ -330,9 +330,9 @@ def test_an_adapter_is_added_while_the_model_runs(rung, model, tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    asked = ("run", model, "the quick", "--max-tokens", "8", "--json")
+    command = ("run", model, "the quick", "--max-tokens", "8", "--json")
     plain, changed, none = (
-        json.loads(rung(*asked, *more).out)
+        json.loads(rung(*command, *more).out)
         for more in ((), ("--adapter", str(path)), ("--adapter", f"{path}:0.5", "--adapter", f"{path}:-0.5"))
     )
     assert changed["tokens"] != plain["tokens"] == none["tokens"]

@@ -35,7 +35,7 @@ STEERING = "left out, not there: \x1b]0;title\x07\x1b[2J"
 
 
 def test_names_of_photographs_do_not_steer_the_terminal(tmp_path, capsys, monkeypatch):
-    def found(*given, note, **more):
+    def found(*arguments, note, **more):
         note(STEERING)
         return sfm.Placed(3, (), 1)
 
@@ -43,7 +43,7 @@ def test_names_of_photographs_do_not_steer_the_terminal(tmp_path, capsys, monkey
     code, _, err = ended(capsys, "sfm", tmp_path, "--out", tmp_path / "scene")
     assert (code, err) == (0, "left out, not there: \\x1b]0;title\\x07\\x1b[2J\n")
 
-    def trained(*given, listener, **more):
+    def trained(*arguments, listener, **more):
         listener.note(STEERING)
         return training.Result(3, {}, True)
 
@@ -55,7 +55,7 @@ def test_names_of_photographs_do_not_steer_the_terminal(tmp_path, capsys, monkey
 def test_one_of_a_kind_is_not_said_to_be_several(tmp_path, capsys, monkeypatch):
     image = {"name": "a.png", "psnr": 20.0, "ssim": 0.5, "lpips": None}
     facts = {"ply": "splats.ply", "splats": 1, "steps": 1, "seconds": 2.0, "psnr": 20.0, "ssim": 0.5, "images": [image]}
-    monkeypatch.setattr(training, "train", lambda *given, **more: training.Result(1, facts, False))
+    monkeypatch.setattr(training, "train", lambda *arguments, **more: training.Result(1, facts, False))
     code, out, _ = ended(capsys, "train", "demo", "--out", tmp_path / "run")
     assert (code, out.splitlines()) == (
         0,
@@ -101,24 +101,24 @@ def test_render_draws_a_bare_file_from_around(ply, tmp_path, capsys):
 
 
 def test_what_a_run_is_made_of_is_found_again_from_anywhere(tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(training, "train", lambda settings, out, **more: asked.append(settings) or refuse())
+    calls = []
+    monkeypatch.setattr(training, "train", lambda settings, out, **more: calls.append(settings) or refuse())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "begin.ply").touch()
     (tmp_path / "photos").mkdir()
     (tmp_path / "garden").mkdir()
     for scene, images in (("garden", "photos"), ("demo", "images_4")):
         ended(capsys, "train", scene, "--out", "run", "--init", "begin.ply", "--images", images)
-    assert [each.scene for each in asked] == [str(tmp_path / "garden"), "demo"]
-    assert [each.images for each in asked] == [str(tmp_path / "photos"), "images_4"]  # the latter may be in the scene
-    assert {each.init for each in asked} == {str(tmp_path / "begin.ply")}
+    assert [each.scene for each in calls] == [str(tmp_path / "garden"), "demo"]
+    assert [each.images for each in calls] == [str(tmp_path / "photos"), "images_4"]  # the latter may be in the scene
+    assert {each.init for each in calls} == {str(tmp_path / "begin.ply")}
 
 
 def test_what_is_on_the_command_line_is_asked_for_also_where_it_is_the_default(tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(training, "train", lambda settings, out, **more: asked.append(more["typed"]) or refuse())
+    typed = []
+    monkeypatch.setattr(training, "train", lambda settings, out, **more: typed.append(more["typed"]) or refuse())
     ended(capsys, "train", "demo", "--out", tmp_path / "run", "--seed", "42", "--time", "30m")
-    assert asked == [{"scene", "out", "seed", "seconds"}]
+    assert typed == [{"scene", "out", "seed", "seconds"}]
 
 
 def test_a_scene_that_is_not_there_is_refused_before_anything_is_imported(tmp_path):

@@ -41,11 +41,11 @@ def test_a_scene_in_another_format_says_what_it_lost(end, least, scene, capsys):
 
 
 def test_edits_are_made_in_their_order(scene, capsys):
-    out, given = scene.with_name("out.ply"), read(scene)
+    out, original = scene.with_name("out.ply"), read(scene)
     more = ["--crop=-1,-1,-1,1,1,1", "--scale", "2", "--rotate", "0,0,90", "--translate=-5,0,0", "--sh-degree", "0"]
     code, said, _ = ended(capsys, "export", scene, scene, out, *more, "--max-splats", "20", "--prune-opacity", "0.5")
     back = read(out)
-    inside = given.means[(np.abs(given.means) <= 1).all(1)]
+    inside = original.means[(np.abs(original.means) <= 1).all(1)]
     places = inside[:, [1, 0, 2]] * [-2, 2, 2] - [5, 0, 0]
     assert code == 0
     assert f"{len(back.means)} splats of 160" in said
@@ -71,8 +71,8 @@ def test_a_runs_cameras_move_with_it(scene):
     turned = Export([source], Edits(max_splats=40, move=Move((1, 2, 3), (10, 20, 30), 2.0)))
     assert turned.views[0].lens == "pinhole"
     assert turned.views[0] != replace(still.views[0])
-    for made, name in ((still, "a.ply"), (turned, "b.ply")):
-        made.save(scene.with_name(name))
+    for export, name in ((still, "a.ply"), (turned, "b.ply")):
+        export.save(scene.with_name(name))
     (one, number), (other, _) = still.loss(scene.with_name("a.ply")), turned.loss(scene.with_name("b.ply"))
     assert number == 24  # every third: at most 32
     assert one == pytest.approx(other, abs=0.3)
@@ -129,7 +129,7 @@ def test_a_full_disk_leaves_nothing_behind(scene, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    made = Export([Trained(scene, read(scene), (), {})], Edits())
+    export = Export([Trained(scene, read(scene), (), {})], Edits())
     with pytest.raises(DiskFull, match=r"No room for .*out\.ply"):
-        made.save(scene.with_name("out.ply"))
+        export.save(scene.with_name("out.ply"))
     assert [path.name for path in scene.parent.iterdir()] == ["scene.ply"]

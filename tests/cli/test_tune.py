@@ -30,17 +30,17 @@ def test_a_run_and_what_it_says(rung, tmp_path):
 
 
 def test_every_option_is_passed_on(rung, monkeypatch, tmp_path):
-    asked = {}
+    calls = {}
 
     def recorded(model, data, out, options, **more):
-        asked.update(model=model, options=options, **more)
+        calls.update(model=model, options=options, **more)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rung.training.tune.tune", recorded)
     assert train is not recorded
-    wanted = Options("q8_0", 2.5, 1e-3, 8, 64, 0.1, "q_proj,v_proj", 99, 3, 4, True, 0.2, 7)
-    names = [name for name in vars(wanted) if name != "packing"]
-    words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(wanted, name)))]
+    expected = Options("q8_0", 2.5, 1e-3, 8, 64, 0.1, "q_proj,v_proj", 99, 3, 4, True, 0.2, 7)
+    names = [name for name in vars(expected) if name != "packing"]
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(expected, name)))]
     chat_folder(tmp_path / "base")
     said = rung(
         "tune",
@@ -56,9 +56,9 @@ def test_every_option_is_passed_on(rung, monkeypatch, tmp_path):
         "cpu",
     )
     assert said.code == 130
-    assert asked["options"] == wanted
-    assert asked["memory"] == "4GB"
-    assert asked["device"] == "cpu"
+    assert calls["options"] == expected
+    assert calls["memory"] == "4GB"
+    assert calls["device"] == "cpu"
 
 
 def test_another_gguf_file_gets_another_base(rung, monkeypatch, tmp_path):

@@ -38,10 +38,10 @@ def rung(capsys, *arguments):
 
 def test_a_video_and_its_account(latte, tmp_path, capsys):
     out = tmp_path / "x.webp"
-    status, said, told = rung(capsys, "video", latte, "a cat", "--out", out, "--seed", 3, *WISH)
-    assert status == 0, told
+    status, said, notes = rung(capsys, "video", latte, "a cat", "--out", out, "--seed", 3, *WISH)
+    assert status == 0, notes
     assert said.startswith(f"{out} · 4 frames of 16x16 · ")
-    assert [line.split()[0] for line in told.splitlines() if line.startswith("  ")] == ["encode", "denoise", "decode"]
+    assert [line.split()[0] for line in notes.splitlines() if line.startswith("  ")] == ["encode", "denoise", "decode"]
     assert pictures.settings_of(out) == {
         "model": "latte", "prompt": "a cat", "frames": 4, "size": [16, 16], "steps": 2, "seed": 3,
     }  # fmt: skip
@@ -51,8 +51,8 @@ def test_a_batch_goes_on_where_it_was_stopped(latte, tmp_path, capsys):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text('a cat\n\n{"prompt": "a dog", "seed": 5}\n')
     command = ("video", latte, "--batch", prompts, "--out", tmp_path / "x.gif", *WISH, "--json")
-    status, said, told = rung(capsys, *command)
-    assert status == 0, told
+    status, said, notes = rung(capsys, *command)
+    assert status == 0, notes
     assert [one["settings"]["seed"] for one in json.loads(said)] == [0, 5]
     first, second = tmp_path / "x-001.gif", tmp_path / "x-003.gif"
     before = first.stat().st_mtime_ns
@@ -127,9 +127,9 @@ def test_values_that_a_batch_may_have(tmp_path):
     ],
 )
 def test_wrong_questions(latte, capsys, arguments, said):
-    status, _, told = rung(capsys, *(argument.format(latte) for argument in arguments))
+    status, _, notes = rung(capsys, *(argument.format(latte) for argument in arguments))
     assert status in (1, 2)
-    assert said.format(latte) in told
+    assert said.format(latte) in notes
 
 
 @pytest.mark.slow
@@ -143,10 +143,10 @@ def test_a_wrong_name_is_answered_by_rung_alone():
 def test_a_gguf_file_is_no_pipeline_and_the_command_that_runs_it_is_said(tmp_path, capsys):
     path = tmp_path / "a model.gguf"
     path.write_bytes(b"GGUF")
-    status, _, told = rung(capsys, "video", str(path), "a cat")
+    status, _, notes = rung(capsys, "video", str(path), "a cat")
     assert status == 1
-    assert "is a file, and a pipeline of diffusers is a folder" in told
-    assert f"rung run '{path}'" in told
+    assert "is a file, and a pipeline of diffusers is a folder" in notes
+    assert f"rung run '{path}'" in notes
 
 
 def test_weights_are_fetched_when_they_are_needed(latte, tmp_path, capsys, monkeypatch):
@@ -154,34 +154,34 @@ def test_weights_are_fetched_when_they_are_needed(latte, tmp_path, capsys, monke
     names = {str(path.relative_to(latte)): path.stat().st_size for path in latte.rglob("*") if path.is_file()}
     fetched = []
 
-    def fetch(listed, wanted, progress):
-        found = [tmp_path / "cache" / name for name in wanted]
-        for name, path in zip(wanted, found, strict=True):
+    def fetch(listed, files, progress):
+        found = [tmp_path / "cache" / name for name in files]
+        for name, path in zip(files, found, strict=True):
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(latte / name, path)
             fetched.append(path.suffix)
         return found
 
-    monkeypatch.setattr(folders, "listing", lambda *given, **named: (Listing("org/latte", None, names), []))
+    monkeypatch.setattr(folders, "listing", lambda *arguments, **named: (Listing("org/latte", None, names), []))
     monkeypatch.setattr(folders, "fetch", fetch)
     command = ("video", "org/latte", "a cat", "--out", tmp_path / "x.webp", "--size", "16x16", "--steps", "2")
-    status, _, told = rung(capsys, *command, "--frames", "3", "--device", "cpu")
-    assert (status, "--frames 4" in told) == (2, True)
+    status, _, notes = rung(capsys, *command, "--frames", "3", "--device", "cpu")
+    assert (status, "--frames 4" in notes) == (2, True)
     assert rung(capsys, *command, "--frames", "4", "--device", "cpu", "--plan")[0] == 0
     assert fetched
     assert ".safetensors" not in fetched
-    status, _, told = rung(capsys, *command, "--frames", "4", "--device", "cpu")
-    assert status == 0, told
+    status, _, notes = rung(capsys, *command, "--frames", "4", "--device", "cpu")
+    assert status == 0, notes
     assert fetched.count(".safetensors") == 3
     assert (tmp_path / "x.webp").exists()
 
 
 def test_offline_the_hub_is_not_asked_what_is_compared(capsys, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    status, _, told = rung(capsys, "compare", "some/model", "--format", "q8_0", "--offline")
+    status, _, notes = rung(capsys, "compare", "some/model", "--format", "q8_0", "--offline")
     assert status == 1
-    assert "127.0.0.1" not in told
-    assert "offline" in told
+    assert "127.0.0.1" not in notes
+    assert "offline" in notes
 
 
 @pytest.mark.slow
@@ -189,8 +189,8 @@ def test_formats_of_a_pipeline_side_by_side(latte, tmp_path, capsys):
     wish = ("--frames", 4, "--size", "16x16", "--steps", 2, "--device", "cpu")
     picture = tmp_path / "x.png"
     formats = ("--format", "int8", "--format", "nf4")
-    status, said, told = rung(capsys, "compare", latte, *formats, "--picture", picture, *wish, "--json")
-    assert status == 0, told
+    status, said, notes = rung(capsys, "compare", latte, *formats, "--picture", picture, *wish, "--json")
+    assert status == 0, notes
     rows = {row["format"]: row for row in json.loads(said)}
     assert list(rows) == ["f32", "int8", "nf4"]
     assert rows["f32"]["SSIM"] == pytest.approx(1)
@@ -201,8 +201,8 @@ def test_formats_of_a_pipeline_side_by_side(latte, tmp_path, capsys):
 def test_formats_of_a_language_model_side_by_side(tmp_path, capsys):
     picture = tmp_path / "x.svg"
     formats = ("--format", "q5_0", "--format", "q4_0")
-    status, said, told = rung(capsys, "compare", "demo", *formats, "--picture", picture, "--device", "cpu", "--json")
-    assert status == 0, told
+    status, said, notes = rung(capsys, "compare", "demo", *formats, "--picture", picture, "--device", "cpu", "--json")
+    assert status == 0, notes
     stored, fine, coarse = json.loads(said)
     assert (stored["KL"], stored["agreement"], stored["worst layer dB"]) == (0, 1, None)
     assert 0 <= fine["KL"] < coarse["KL"]
@@ -214,11 +214,11 @@ def test_formats_of_a_language_model_side_by_side(tmp_path, capsys):
 
 def test_language_models_and_pipelines_are_told_the_right_command(latte, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
-    status, _, told = rung(capsys, "video", "demo", "a cat")
+    status, _, notes = rung(capsys, "video", "demo", "a cat")
     assert status == 2
-    assert '  1  rung run demo "' in told
+    assert '  1  rung run demo "' in notes
     assert '  1  rung run gemma-2b "' in rung(capsys, "image", "gemma-2b", "a cat")[2]
     assert "There is no pipeline 'nothing-here'" in rung(capsys, "video", "nothing-here", "a cat")[2]
-    status, _, told = rung(capsys, "run", latte, "hi")
+    status, _, notes = rung(capsys, "run", latte, "hi")
     assert status == 1
-    assert f'  1  rung video {latte} "a cat"' in told
+    assert f'  1  rung video {latte} "a cat"' in notes
