@@ -122,18 +122,18 @@ def test_features_are_those_of_the_jit(monkeypatch, environment, there):
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 def _take_part(words, thread, threads):
-    seen = (ctypes.c_int64 * 3).from_address(ctypes.c_int64.from_address(words + 8).value)
-    seen[thread] += 1
-    seen[2] = threads
+    counts = (ctypes.c_int64 * 3).from_address(ctypes.c_int64.from_address(words + 8).value)
+    counts[thread] += 1
+    counts[2] = threads
 
 
 @pytest.mark.parametrize("openmp", [True, False])
 def test_every_thread_takes_part_once(monkeypatch, openmp):
     if not openmp:
         monkeypatch.setattr(thread_pool, "openmp", lambda: None)
-    seen = np.zeros(3, np.int64)
-    thread_pool.run(ctypes.cast(_take_part, ctypes.c_void_p).value, [0, seen.ctypes.data], 2)
-    assert seen.tolist() == [1, 1, 2]
+    counts = np.zeros(3, np.int64)
+    thread_pool.run(ctypes.cast(_take_part, ctypes.c_void_p).value, [0, counts.ctypes.data], 2)
+    assert counts.tolist() == [1, 1, 2]
 
 
 def test_openmp_is_looked_for_again_once_torch_has_brought_it(monkeypatch):
@@ -163,14 +163,14 @@ def test_openmp_is_torchs_own_where_packages_bring_copies(monkeypatch):
 
 
 def test_two_processes_that_choose_a_name_at_once_choose_two(tmp_path):
-    made = [compiled.caching.IndexDataCacheFile(str(tmp_path), "multiply", "stamp") for _ in range(2)]
+    caches = [compiled.caching.IndexDataCacheFile(str(tmp_path), "multiply", "stamp") for _ in range(2)]
     late = []
-    write, made[0]._save_data = made[0]._save_data, lambda *given: late.append(given)
-    first, made[0]._save_index = made[0]._save_index, lambda given: None
-    made[0].save(("q4_0", 1), "a kernel of one row")
-    made[0]._save_index = first
-    made[1].save(("q4_0", 8), "a kernel of eight rows")
-    for given in late:
-        write(*given)
+    write, caches[0]._save_data = caches[0]._save_data, lambda *arguments: late.append(arguments)
+    first, caches[0]._save_index = caches[0]._save_index, lambda index: None
+    caches[0].save(("q4_0", 1), "a kernel of one row")
+    caches[0]._save_index = first
+    caches[1].save(("q4_0", 8), "a kernel of eight rows")
+    for call in late:
+        write(*call)
     fresh = compiled.caching.IndexDataCacheFile(str(tmp_path), "multiply", "stamp")
     assert fresh.load(("q4_0", 8)) == "a kernel of eight rows"

@@ -59,11 +59,11 @@ def error(weight: Weight, x: torch.Tensor, dense: np.ndarray) -> float:
 @pytest.mark.parametrize("name", [*APART, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_products_and_decoded_weights_are_exact(name):
     """Every number of rows that a kernel is for, and of a weight that fills no block of threads."""
-    made, dense = on_cpu(name, 11, columns_of(name))
-    assert np.array_equal(products.decode(made, 0, 11, torch.float32).numpy(), dense.astype(np.float32))
+    packed, dense = on_cpu(name, 11, columns_of(name))
+    assert np.array_equal(products.decode(packed, 0, 11, torch.float32).numpy(), dense.astype(np.float32))
     for rows in (1, 2, 3, 8, 16):
         x = torch.randn(rows, columns_of(name), generator=torch.Generator().manual_seed(rows))
-        assert error(made, x, dense) < 3e-7, rows
+        assert error(packed, x, dense) < 3e-7, rows
 
 
 @pytest.mark.parametrize(
@@ -73,24 +73,24 @@ def test_products_and_decoded_weights_are_exact(name):
 def test_blocks_of_files_are_read_as_they_are(name):
     """Rows of an odd number of blocks, so that half of them lie between words."""
     encoded = weight(formats.get(name), 7, 3 * max(formats.get(name).block, 32))
-    made, dense = products.of_parts(encoded, prepare(encoded, "f32", 1).on(CPU)), formats.decode(encoded)
-    assert np.array_equal(products.decode(made, 0, 7, torch.float32).numpy(), dense)
-    assert np.array_equal(products.decode(made, 3, 5, torch.float32).numpy(), dense[3:5])
+    packed, dense = products.of_parts(encoded, prepare(encoded, "f32", 1).on(CPU)), formats.decode(encoded)
+    assert np.array_equal(products.decode(packed, 0, 7, torch.float32).numpy(), dense)
+    assert np.array_equal(products.decode(packed, 3, 5, torch.float32).numpy(), dense[3:5])
     for rows in (1, 3):
         x = torch.randn(rows, dense.shape[1], generator=torch.Generator().manual_seed(rows))
-        assert error(made, x, dense.astype(np.float64)) < 3e-7, rows
+        assert error(packed, x, dense.astype(np.float64)) < 3e-7, rows
 
 
 @pytest.mark.parametrize("shape", [(1, 32), (4, 64), (5, 4128), (130, 96)])
 @pytest.mark.parametrize("name", ["q4_0", "int8", "q5_1"])
 def test_edge_shapes(name, shape):
-    made, dense = on_cpu(name, *shape)
+    packed, dense = on_cpu(name, *shape)
     for rows in (1, 5, 9):
-        assert error(made, torch.randn(rows, shape[1]), dense) < 3e-7
-    assert products.multiply(made, torch.randn(0, shape[1])).shape == (0, shape[0])
-    last = products.decode(made, shape[0] - 1, shape[0], torch.float32)
+        assert error(packed, torch.randn(rows, shape[1]), dense) < 3e-7
+    assert products.multiply(packed, torch.randn(0, shape[1])).shape == (0, shape[0])
+    last = products.decode(packed, shape[0] - 1, shape[0], torch.float32)
     assert np.array_equal(last.numpy(), dense[-1:].astype(np.float32))
-    assert products.decode(made, 0, 0, torch.float32).shape == (0, shape[1])
+    assert products.decode(packed, 0, 0, torch.float32).shape == (0, shape[1])
 
 
 @pytest.mark.parametrize("shape", [(1, 256), (4, 512), (5, 1280), (131, 256)])
@@ -100,53 +100,53 @@ def test_edge_shapes_of_large_blocks(name, shape):
     encoded = weight(formats.get(name), *shape)
     dense = formats.decode(encoded)
     taken = [products.of_parts(encoded, prepare(encoded, "f32", 1).on(CPU)), products.packed(encoded, CPU)]
-    for made in taken:
-        assert np.array_equal(products.decode(made, 0, shape[0], torch.float32).numpy(), dense)
+    for packed in taken:
+        assert np.array_equal(products.decode(packed, 0, shape[0], torch.float32).numpy(), dense)
         for rows in (1, 2, 4, 8, 9):
             x = torch.randn(rows, shape[1], generator=torch.Generator().manual_seed(rows))
-            assert error(made, x, dense.astype(np.float64)) < 3e-7, (made.layout.blocks, rows)
+            assert error(packed, x, dense.astype(np.float64)) < 3e-7, (packed.layout.blocks, rows)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["q4_0", "nf4:64"])
 def test_16_bits_are_taken_and_given(name, dtype):
     """Rounded to the nearest as torch does, with NaN, infinity and what is subnormal."""
-    made, dense = on_cpu(name, 8, 256)
+    packed, dense = on_cpu(name, 8, 256)
     x = torch.randn(2, 256).to(dtype)
-    exact = as_taken(made, x) @ dense.T
+    exact = as_taken(packed, x) @ dense.T
     step = np.spacing(np.abs(exact).astype(np.float16 if dtype is torch.float16 else np.float32)).astype(np.float64)
     step *= 1 if dtype is torch.float16 else 2**16
-    assert (np.abs(products.multiply(made, x).double().numpy() - exact) <= 0.51 * step + 1e-5).all()
+    assert (np.abs(products.multiply(packed, x).double().numpy() - exact) <= 0.51 * step + 1e-5).all()
     wide = torch.from_numpy(dense.astype(np.float32))
-    assert torch.equal(products.decode(made, 0, 8, dtype), wide.to(dtype))
+    assert torch.equal(products.decode(packed, 0, 8, dtype), wide.to(dtype))
     x[1] *= 1e-4 if dtype is torch.float16 else 1e-38
-    assert torch.isfinite(products.multiply(made, x)).all()
+    assert torch.isfinite(products.multiply(packed, x)).all()
     x[1, 5] = torch.nan
-    got = products.multiply(made, x)
+    got = products.multiply(packed, x)
     assert got[1].isnan().all()
     assert got[0].isfinite().all()
 
 
 def test_a_row_has_the_same_bits_whatever_is_beside_it():
-    made, _ = on_cpu("q4_k", 7, 512)
+    packed, _ = on_cpu("q4_k", 7, 512)
     x = torch.randn(4, 512)
-    together = products.multiply(made, x[:4])
-    assert torch.equal(products.multiply(made, x[[3, 2, 1, 0]]), together[[3, 2, 1, 0]])
+    together = products.multiply(packed, x[:4])
+    assert torch.equal(products.multiply(packed, x[[3, 2, 1, 0]]), together[[3, 2, 1, 0]])
 
 
 def test_activations_that_lie_apart():
-    made, dense = on_cpu("q8_0", 5, 64)
+    packed, dense = on_cpu("q8_0", 5, 64)
     wide = torch.randn(3, 131)
     for x in (wide[:, 3:67], wide[:, 64:128], torch.randn(64, 3).T):
-        assert error(made, x, dense) < 3e-7
-    assert not products.multiply(made, torch.zeros(1, 64)).any()
+        assert error(packed, x, dense) < 3e-7
+    assert not products.multiply(packed, torch.zeros(1, 64)).any()
 
 
 def test_sums_of_a_warp_are_those_of_its_shuffles(monkeypatch):
     """On a processor they take one turn; with the GPU's own text they take one for each shuffle."""
-    made, _ = on_cpu("q4_0", 6, 4096)
+    packed, _ = on_cpu("q4_0", 6, 4096)
     x = torch.randn(3, 4096)
-    quick = products.multiply(made, x)
+    quick = products.multiply(packed, x)
     plain = source.product
 
     def by_shuffles(*arguments):
@@ -160,7 +160,7 @@ def test_sums_of_a_warp_are_those_of_its_shuffles(monkeypatch):
         )
 
     monkeypatch.setattr(products, "product", by_shuffles)
-    assert torch.equal(products.multiply(made, x), quick)
+    assert torch.equal(products.multiply(packed, x), quick)
 
 
 @pytest.mark.parametrize(
@@ -174,15 +174,15 @@ def test_sums_of_a_warp_are_those_of_its_shuffles(monkeypatch):
     ],
 )
 def test_a_planted_fault_is_found(text, fault, monkeypatch):
-    made, dense = on_cpu("q4_0", 6, 4096)
+    packed, dense = on_cpu("q4_0", 6, 4096)
     plain = source.product
     monkeypatch.setattr(
         products,
         "product",
-        lambda *given: source.Source(plain(*given).text.replace(text, fault), plain(*given).kernels),
+        lambda *arguments: source.Source(plain(*arguments).text.replace(text, fault), plain(*arguments).kernels),
     )
-    assert text in plain(made.layout, "f32", 1).text
-    assert error(made, torch.randn(1, 4096), dense) > 1e-5
+    assert text in plain(packed.layout, "f32", 1).text
+    assert error(packed, torch.randn(1, 4096), dense) > 1e-5
 
 
 def test_a_compiler_that_fails_says_what_is_wrong():

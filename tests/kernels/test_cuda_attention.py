@@ -33,8 +33,8 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     random, kept = np.random.default_rng(position + size), KEPT[dtype]
     block = block or context
     shape = (-(-context // block), KV_HEADS, block, size)
-    given = [random.normal(size=shape).astype(np.float32) for _ in range(2)]
-    keys, values = map(in_bytes, given) if dtype == "q8_0" else map(kept, given)
+    cached = [random.normal(size=shape).astype(np.float32) for _ in range(2)]
+    keys, values = map(in_bytes, cached) if dtype == "q8_0" else map(kept, cached)
     qkv = random.normal(size=(HEADS + 2 * KV_HEADS, size)).astype(np.float32)
     angles = random.normal(size=size // 2)
     turn = np.concatenate([np.cos(angles), np.sin(angles)]).astype(np.float32)
@@ -57,8 +57,8 @@ def attended(position, context, size=64, window=0, softcap=0.0, dtype="f16", blo
     if dtype == "q8_0":  # a row of bytes and its scales
         assert 0 < (keys != before).sum() <= KV_HEADS * size * 17 // 16
     assert isinstance(argument, ctypes.Structure)
-    given = [kept(each).astype(np.float64) for each in given]
-    sought = expected(qkv.astype(np.float64), angles, *given, table, position, window, softcap, kept)
+    cached = [kept(each).astype(np.float64) for each in cached]
+    sought = expected(qkv.astype(np.float64), angles, *cached, table, position, window, softcap, kept)
     units = [at // 32 * 96 + at % 32 for at in range(HEADS * size // 32)]
     vectors = quantized.reshape(-1, 16)
     codes = np.array([np.concatenate([vectors[at], vectors[at + 32]]).view(np.int8) for at in units])

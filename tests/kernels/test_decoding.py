@@ -20,9 +20,9 @@ def encoded(format: str, rows: int, columns: int) -> Encoded:
 def test_whole_blocks(format: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = encoded(format, 72, 1024)
     slices = [None, slice(0, 72), slice(4, 60), slice(64, 68)]
-    wanted = [formats.decode(weight, rows) for rows in slices]
+    expected = [formats.decode(weight, rows) for rows in slices]
     monkeypatch.setattr("rung.kernels.cpu.pack.decoding.formats.decode", None)
-    for rows, values in zip(slices, wanted, strict=True):
+    for rows, values in zip(slices, expected, strict=True):
         assert np.array_equal(decoding.decode(weight, rows, threads), values)
 
 
@@ -37,11 +37,11 @@ def test_sixteen_bits_are_rounded_as_torch_rounds(format: str, dtype: torch.dtyp
         absmax.reshape(-1).view(np.uint32)[9:10] = 0x7FFFFFFF  # no number either; rounded up it would be minus zero
     name = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
     with np.errstate(invalid="ignore"):
-        wanted = torch.from_numpy(formats.decode(weight, slice(0, 68))).to(dtype)
+        expected = torch.from_numpy(formats.decode(weight, slice(0, 68))).to(dtype)
     bits = decoding.narrow(weight, name, slice(0, 68), 2)
-    made = torch.from_numpy(bits).view(dtype)
-    assert torch.equal(made.isnan(), wanted.isnan())
-    assert torch.equal(made.nan_to_num().view(torch.int16), wanted.nan_to_num().view(torch.int16))
+    decoded = torch.from_numpy(bits).view(dtype)
+    assert torch.equal(decoded.isnan(), expected.isnan())
+    assert torch.equal(decoded.nan_to_num().view(torch.int16), expected.nan_to_num().view(torch.int16))
     assert decoding.narrow(encoded("nf4", 4, 96), name, slice(1, 3)) is None  # blocks that lie in two rows
 
 
@@ -50,9 +50,9 @@ def test_sixteen_bits_are_rounded_as_torch_rounds(format: str, dtype: torch.dtyp
 def test_what_other_quantizers_write(format: str, ordered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = grouped.sample(formats.get(format + ordered), (40, 512), np.random.default_rng(1))
     slices = [None, slice(3, 37)]
-    wanted = [formats.decode(weight, rows) for rows in slices]
+    expected = [formats.decode(weight, rows) for rows in slices]
     monkeypatch.setattr("rung.kernels.cpu.pack.decoding.formats.decode", None)
-    for rows, values in zip(slices, wanted, strict=True):
+    for rows, values in zip(slices, expected, strict=True):
         assert np.array_equal(decoding.decode(weight, rows, 2), values)
 
 
@@ -80,9 +80,9 @@ def test_zero_points_between_codes_and_every_byte_of_e4m3() -> None:
 )
 def test_what_the_kernel_does_not_take(format: str, shape: tuple[int, int], rows: slice | None) -> None:
     weight = encoded(format, *shape)
-    made, wanted = decoding.decode(weight, rows), formats.decode(weight, rows)
-    assert made.shape == wanted.shape
-    assert np.array_equal(made, wanted)
+    decoded, expected = decoding.decode(weight, rows), formats.decode(weight, rows)
+    assert decoded.shape == expected.shape
+    assert np.array_equal(decoded, expected)
 
 
 def test_parts_that_are_too_short_are_not_read_beyond_their_end() -> None:

@@ -20,11 +20,11 @@ COMPILED = [*encoding.FORMATS, "nf4:256", "nf4:64:nested", "fp4:128", "fp4:64:ne
 FLOATS = ("f32", "f16", "bf16")
 
 
-def assert_alike(made: Encoded, wanted: Encoded) -> None:
-    assert (made.format, made.shape, made.parts.keys()) == (wanted.format, wanted.shape, wanted.parts.keys())
-    for part, array in wanted.parts.items():
-        assert made.parts[part].dtype == array.dtype
-        np.testing.assert_array_equal(made.parts[part], array, part)
+def assert_alike(found: Encoded, expected: Encoded) -> None:
+    assert (found.format, found.shape, found.parts.keys()) == (expected.format, expected.shape, expected.parts.keys())
+    for part, array in expected.parts.items():
+        assert found.parts[part].dtype == array.dtype
+        np.testing.assert_array_equal(found.parts[part], array, part)
 
 
 def test_kernels_know_the_formats_and_floats_by_the_same_names() -> None:
@@ -43,9 +43,9 @@ def test_every_kind_of_weights(name: str, kind: str, monkeypatch: pytest.MonkeyP
     before = formats.encode(weights(9, 1536)[kind], formats.get("f32"))
     importance = np.random.default_rng(1).exponential(size=1536).astype(np.float32)
     importance[:64] = 0
-    wanted = [formats.convert(before, fmt, importance=each) for each in (None, importance)]
+    expected = [formats.convert(before, fmt, importance=each) for each in (None, importance)]
     monkeypatch.setattr("rung.kernels.cpu.encode.encoding.formats.convert", None)  # all is done by the kernel
-    for weighed, result in zip((None, importance), wanted, strict=True):
+    for weighed, result in zip((None, importance), expected, strict=True):
         assert_alike(encoding.convert(before, fmt, threads=2, importance=weighed), result)
 
 
@@ -66,10 +66,10 @@ def test_every_shape_size_and_source(name: str, data: st.DataObject) -> None:
         return
     importance = generator.exponential(size=columns).astype(np.float32) if data.draw(st.booleans(), "weighed") else None
     threads = data.draw(st.integers(1, 3), "threads")
-    made = encoding.convert(before, fmt, "x", threads, importance)
-    assert_alike(made, formats.convert(before, fmt, "x", importance=importance))
-    exact, after = (formats.decode(each).astype(np.float64) for each in (before, made))
-    sums = encoding.errors(before, made, threads)
+    encoded = encoding.convert(before, fmt, "x", threads, importance)
+    assert_alike(encoded, formats.convert(before, fmt, "x", importance=importance))
+    exact, after = (formats.decode(each).astype(np.float64) for each in (before, encoded))
+    sums = encoding.errors(before, encoded, threads)
     np.testing.assert_allclose(sums, np.stack([exact**2, (exact - after) ** 2], axis=2).sum(axis=1), rtol=1e-9)
 
 
@@ -105,8 +105,8 @@ def test_errors_of_what_is_decoded_elsewhere(name: str, monkeypatch: pytest.Monk
     before = formats.encode(weights(19, 1024)["normal"], formats.get("bf16"))
     after = formats.convert(before, formats.get(name))
     exact, decoded = (formats.decode(each).astype(np.float64) for each in (before, after))
-    wanted = np.stack([exact**2, (exact - decoded) ** 2], axis=2).sum(axis=1)
-    np.testing.assert_allclose(encoding.errors(before, after, 2), wanted, rtol=1e-9)
+    expected = np.stack([exact**2, (exact - decoded) ** 2], axis=2).sum(axis=1)
+    np.testing.assert_allclose(encoding.errors(before, after, 2), expected, rtol=1e-9)
 
 
 def test_parts_of_another_size_are_not_read_beyond_their_end() -> None:
@@ -119,6 +119,6 @@ def test_parts_of_another_size_are_not_read_beyond_their_end() -> None:
 def test_processors_without_avx2_and_programs_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "can_compile", lambda: False)
     before = formats.encode(weights(4, 256)["normal"], formats.get("bf16"))
-    made = encoding.convert(before, formats.get("q4_k"))
-    assert_alike(made, formats.convert(before, formats.get("q4_k")))
-    assert encoding.errors(before, made) is None
+    encoded = encoding.convert(before, formats.get("q4_k"))
+    assert_alike(encoded, formats.convert(before, formats.get("q4_k")))
+    assert encoding.errors(before, encoded) is None

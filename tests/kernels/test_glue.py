@@ -34,8 +34,8 @@ def caller(function):
     """A function of kernels, for Python: kernels call them, and they have no code of their own."""
 
     @numba.njit
-    def call(*given):
-        function(*given)
+    def call(*arguments):
+        function(*arguments)
 
     return call
 
@@ -55,7 +55,7 @@ def test_exponential_is_held_at_both_ends_and_keeps_nan():
 
 
 @pytest.mark.parametrize(
-    ("function", "wanted"),
+    ("function", "expected"),
     [
         (generic.tangent, np.tanh),
         (generic.silu, lambda x: x / (1 + np.exp(-x))),
@@ -63,9 +63,9 @@ def test_exponential_is_held_at_both_ends_and_keeps_nan():
     ],
     ids=["tangent", "silu", "gelu"],
 )
-def test_functions_of_one_value(function, wanted):
+def test_functions_of_one_value(function, expected):
     x = np.linspace(-30, 30, 3200).astype(np.float32)
-    np.testing.assert_allclose(applied(function, x), wanted(x.astype(np.float64)), rtol=1e-6, atol=4e-7)
+    np.testing.assert_allclose(applied(function, x), expected(x.astype(np.float64)), rtol=1e-6, atol=4e-7)
 
 
 @pytest.mark.parametrize("count", [16, 48, 256])
@@ -96,6 +96,6 @@ def test_rotate(half, interleaved):
 
 def test_cap():
     x = (GENERATOR.standard_normal(64) * 60).astype(np.float32)
-    wanted = 30 * np.tanh(x.astype(np.float64) / 30)
+    expected = 30 * np.tanh(x.astype(np.float64) / 30)
     caller(elementwise.cap)(at(x), 64, np.float32(30))
-    np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)

@@ -27,10 +27,10 @@ def test_it_is_the_product_of_both_matrices(kind, rows, tokens, rank, dora, thre
         random.standard_normal((tokens, 96)).astype(np.float32),
         random.standard_normal((tokens, rows + 5)).astype("f4"),
     )
-    kept, wanted = y[:, rows:].copy(), y[:, :rows].astype(float) + x[:, :80].astype(float) @ down.T @ up.T
+    kept, expected = y[:, rows:].copy(), y[:, :rows].astype(float) + x[:, :80].astype(float) @ down.T @ up.T
     packed.add(x.ctypes.data, x.strides[0], tokens, y.ctypes.data, y.strides[0], threads)
-    wanted = wanted if factor is None else wanted * factor
-    np.testing.assert_allclose(y[:, :rows], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    expected = expected if factor is None else expected * factor
+    np.testing.assert_allclose(y[:, :rows], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     assert np.array_equal(y[:, rows:], kept)
 
 
@@ -49,12 +49,12 @@ def test_the_kind_loses_no_bit(value, kind):
 
 def test_changes_in_one_piece_of_memory_are_the_same():
     random = np.random.default_rng(5)
-    made = [
+    changes = [
         LowRankRows.pack(*(ROUND[kind](random.standard_normal(s).astype("f4")) for s in ((rank, 48), (rows, rank))))
         for kind, rank, rows in (("f16", 5, 33), ("f32", 3, 16), ("bf16", 8, 7))
     ]
     x = random.standard_normal((3, 48)).astype("f4")
-    for before, after in zip(made, put_together(made), strict=True):
+    for before, after in zip(changes, put_together(changes), strict=True):
         assert after.down.ctypes.data % 64 == after.up.ctypes.data % 64 == 0
         results = np.zeros((2, 3, before.shape[0]), np.float32)
         for change, y in zip((before, after), results, strict=True):

@@ -23,8 +23,8 @@ def test_products_are_those_of_the_packed_weight(name):
     packed, stored = pack(encoded, 2), as_stored(encoded, 2)
     for rows in (1, 5, 9, 300):
         x = torch.randn(rows, 2304, generator=torch.Generator().manual_seed(rows))
-        wanted = ROW.apply(packed, x)
-        torch.testing.assert_close(ROW.apply(stored, x), wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+        expected = ROW.apply(packed, x)
+        torch.testing.assert_close(ROW.apply(stored, x), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_formats_of_rows_that_hold_all_that_belongs_to_them():
@@ -39,10 +39,10 @@ def test_nothing_is_copied_and_the_way_back_is_the_weight_itself(tmp_path):
     path.write_bytes(encoded.parts["data"].tobytes())
     with path.open("rb") as file:
         mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8).reshape(48, -1)
-    given = formats.Encoded(encoded.format, encoded.shape, {"data": mapped})
-    stored = as_stored(given)
+    original = formats.Encoded(encoded.format, encoded.shape, {"data": mapped})
+    stored = as_stored(original)
     assert np.shares_memory(stored.data, mapped)
-    assert unpack(stored) is given
+    assert unpack(stored) is original
     np.testing.assert_array_equal(formats.decode(read_rows(stored, [40, 3])), formats.decode(encoded)[[40, 3]])
     x = torch.randn(2, 512, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(ROW.apply(stored, x), ROW.apply(pack(encoded), x))

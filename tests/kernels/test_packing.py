@@ -103,11 +103,11 @@ def test_codes_with_zero_points_become_scales_and_minima(kind, block, scale):
     scales = grouped.narrow(generator.standard_normal(grid).astype(np.float32), scale)
     zeros = generator.uniform(0, 2 ** int(kind[1]), grid) if scale == "f32" else generator.integers(0, 4, grid)
     encoded = grouped.build(format, codes, scales, grouped.narrow(zeros.astype(np.float32), scale))
-    found, wanted = _as_read(pack(encoded, 2)), formats.decode(encoded)
+    found, expected = _as_read(pack(encoded, 2)), formats.decode(encoded)
     if scale == "f32":
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     else:
-        assert np.array_equal(found, wanted)
+        assert np.array_equal(found, expected)
 
 
 def test_what_cannot_be_packed_is_read_as_it_is_stored():
@@ -122,9 +122,9 @@ def test_the_grid_outlives_the_kernel_that_reads_it(monkeypatch):
     freed = []
 
     def fresh(name):
-        made = grid_codes(name).copy()
-        weakref.finalize(made, freed.append, name)
-        return made
+        grid = grid_codes(name).copy()
+        weakref.finalize(grid, freed.append, name)
+        return grid
 
     move = packing.move_rows
 

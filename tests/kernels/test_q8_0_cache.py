@@ -116,12 +116,12 @@ class Stored:
             fifth = fifth.reshape(-1, 4, 8).transpose(0, 2, 1).reshape(-1, 32)
             keys.append(from_fives(codes, fifth, scales, minima))
             units = value[: self.block * self.size * 5 // 8].reshape(self.block, -1, 20)[at % self.block]
-            beside = value[self.block * self.size * 5 // 8 :].view(np.float16).reshape(2, -1, self.block)
+            halves = value[self.block * self.size * 5 // 8 :].view(np.float16).reshape(2, -1, self.block)
             fifth = np.unpackbits(units[:, 16:], axis=1, bitorder="little")
-            values.append(from_fives(units[:, :16], fifth, *beside[:, :, at % self.block]))
+            values.append(from_fives(units[:, :16], fifth, *halves[:, :, at % self.block]))
         return np.array(keys), np.array(values)
 
-    def wanted(self, query, position, head):
+    def expected(self, query, position, head):
         """The same of one query in float64: of the keys and values that are stored, and the query as it is rounded."""
         first = max(0, position + 1 - self.window) if self.window else 0
         keys, values = self.decoded(head)
@@ -168,21 +168,21 @@ def test_what_is_stored_is_what_the_format_makes_of_it(size, block):
         lane = at % 16
         scales, codes = group[:, :32].copy().view(np.float16)[:, lane], group[:, 32:].reshape(units, 8, 16, 4)
         codes = (codes[:, :, lane] ^ (0 if packs_signed_bytes() else 128)).view(np.int8).reshape(-1)
-        wanted, wanted_scales = (part[0] for part in q8_0(stored.keys[at : at + 1, head]))
-        np.testing.assert_array_equal(codes, wanted)
-        np.testing.assert_array_equal(scales, wanted_scales)
-        wanted, wanted_scales = (part[0] for part in q8_0(stored.values[at : at + 1, head]))
-        np.testing.assert_array_equal(values[at % block * size :][:size].view(np.int8), wanted)
+        expected, expected_scales = (part[0] for part in q8_0(stored.keys[at : at + 1, head]))
+        np.testing.assert_array_equal(codes, expected)
+        np.testing.assert_array_equal(scales, expected_scales)
+        expected, expected_scales = (part[0] for part in q8_0(stored.values[at : at + 1, head]))
+        np.testing.assert_array_equal(values[at % block * size :][:size].view(np.int8), expected)
         scales = values[block * size :].view(np.float16).reshape(units, block)[:, at % block]
-        np.testing.assert_array_equal(scales, wanted_scales)
+        np.testing.assert_array_equal(scales, expected_scales)
 
 
 @pytest.mark.parametrize(("size", "block"), [(32, 16), (64, 64), (96, 32), (256, 64)])
 def test_nibbles_are_nearer_to_what_was_rotated_than_those_of_the_format(size, block):
     stored = Stored(block + 19, size, block, format="q4_0")
     for head in range(KV_HEADS):
-        for found, given in zip(stored.decoded(head), (stored.keys, stored.values), strict=True):
-            turned = given[:, head] @ rotation(size)
+        for found, original in zip(stored.decoded(head), (stored.keys, stored.values), strict=True):
+            turned = original[:, head] @ rotation(size)
             usual = formats.decode(formats.encode(turned.astype(np.float32), formats.get("q4_0"), ""))
             error, bar = (np.square(each - turned).sum(axis=1) for each in (found, usual))
             assert (error <= 1.001 * bar).all()
@@ -194,8 +194,8 @@ def test_five_bits_are_as_near_to_what_was_rotated_as_those_of_the_format(size, 
     """Both round to the nearest of 32 values between the least and the largest; scales and minima are float16."""
     stored = Stored(block + 19, size, block, format="q5_1")
     for head in range(KV_HEADS):
-        for found, given in zip(stored.decoded(head), (stored.keys, stored.values), strict=True):
-            turned = given[:, head] @ rotation(size)
+        for found, original in zip(stored.decoded(head), (stored.keys, stored.values), strict=True):
+            turned = original[:, head] @ rotation(size)
             blocks = turned.reshape(len(turned), -1, 32)
             step = (blocks.max(axis=2) - blocks.min(axis=2)) / 31
             error = np.abs(found - turned).reshape(blocks.shape).max(axis=2)
@@ -230,7 +230,7 @@ def test_attention_of_query_heads_is_that_of_float64(size, format, rows):
         for head in range(KV_HEADS):
             found = stored.attend(queries, count - 1, 0, head)
             for query, row in zip(queries, found, strict=True):
-                assert_near(row, stored.wanted(query, count - 1, head))
+                assert_near(row, stored.expected(query, count - 1, head))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
@@ -243,13 +243,13 @@ def test_attention_of_tokens_is_that_of_float64_and_of_each_on_its_own(window, s
     for position in (0, 3, 14, 15, 16, 30, 31, 63, 100, 140 - rows):
         found = stored.attend(queries, position, 1, 1)
         for number, (query, row) in enumerate(zip(queries, found, strict=True)):
-            assert_near(row, stored.wanted(query, position + number, 1))
+            assert_near(row, stored.expected(query, position + number, 1))
             alone = stored.attend(query[None], position + number, 0, 1)
             np.testing.assert_array_equal(alone[0], row)
 
 
-def assert_near(found, wanted):
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * max(1, np.abs(wanted).max()))
+def assert_near(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * max(1, np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])
@@ -278,7 +278,7 @@ def test_values_at_the_ends_of_what_a_scale_holds(value, format):
     for head in range(KV_HEADS):
         found = stored.attend(queries_of(2, 64), 19, 0, head)
         for query, row in zip(queries_of(2, 64), found, strict=True):
-            assert_near(row, stored.wanted(query, 19, head))
+            assert_near(row, stored.expected(query, 19, head))
 
 
 @pytest.mark.parametrize("format", ["q8_0", "q5_1", "q4_0"])

@@ -86,20 +86,20 @@ def code(key, names=tuple(_SIGNATURES)):
         target = GPUTarget("cuda", 10 * int(major) + int(minor), 32)
     else:
         target = GPUTarget("hip", key, 64 if key.startswith("gfx9") else 32)
-    made = ""
+    text = ""
     for name in names:
         signature = _SIGNATURES[name]
         constants = {key: value for key, value in {"kept": 12, "block": 32}.items() if key in signature}
         compiled = triton.compile(ASTSource(getattr(splat_tiles, name), signature, constants), target=target)
-        made += compiled.asm["ptx" if row.kind == "cuda" else "amdgcn"]
-    return made
+        text += compiled.asm["ptx" if row.kind == "cuda" else "amdgcn"]
+    return text
 
 
 def test_the_sums_of_a_splat_are_formed_together(tmp_path, monkeypatch):
     """Ten sums over pixels, each alone, would wait at 20 barriers and more."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    made = code("sm_86", ("blame",))
-    assert 0 < made.count("bar.sync") <= 8
+    text = code("sm_86", ("blame",))
+    assert 0 < text.count("bar.sync") <= 8
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_the_sums_of_a_splat_are_formed_together(tmp_path, monkeypatch):
 def test_a_card_is_taken_exactly_where_the_kernels_compile_for_it(key, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     if said(key):
-        made = code(key)
-        assert not [unit for unit in ("mma", "mfma", "atom.", "red.global", "global_atomic") if unit in made]
+        text = code(key)
+        assert not [unit for unit in ("mma", "mfma", "atom.", "red.global", "global_atomic") if unit in text]
         return
     device = catalog.device(next(p.name for p in catalog.products() if p.arch == key))
     if "triton" in device.software:

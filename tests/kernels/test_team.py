@@ -40,13 +40,13 @@ def program(steps, chunks):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("how", ["team", "openmp"])
 def test_every_step_is_whole_before_the_next_begins(threads, how):
-    words, made = program(steps=20, chunks=10)
+    words, steps = program(steps=20, chunks=10)
     team = Team(threads)
     for run in range(1, 4):
         if how == "team":
-            team.run(made)
+            team.run(steps)
         else:
-            thread_pool.run_program(made, threads)
+            thread_pool.run_program(steps, threads)
         for each in words:
             assert each[0] == 0, "the counter is ready for the next run"
             assert each[2] == 45 * run, "every chunk once"
@@ -72,44 +72,44 @@ def test_a_team_that_is_let_go_ends_its_threads():
     assert not any(thread.is_alive() for thread in own)
 
 
-def whole(words, made, team):
+def whole(words, steps, team):
     """Whether a run computes what it should."""
     for each in words:
         each[2] = 0
-    team.run(made)
+    team.run(steps)
     return all(each[2] == 45 for each in words) and all(each[5] == 45 for each in words[1:])
 
 
 def test_an_interrupt_at_any_moment_leaves_the_next_run_whole():
-    words, made = program(steps=20, chunks=10)
+    words, steps = program(steps=20, chunks=10)
     team = Team(3)
-    assert whole(words, made, team)
+    assert whole(words, steps, team)
     start = time.perf_counter()
-    team.run(made)
+    team.run(steps)
     longest = 5 * (time.perf_counter() - start)
     cut = turns = 0
     with alarms():
         while cut <= 10:
-            cut += sum(interrupt(lambda: [team.run(made) for _ in range(5)], at) for at in moments(60, longest, turns))
+            cut += sum(interrupt(lambda: [team.run(steps) for _ in range(5)], at) for at in moments(60, longest, turns))
             turns += 1
             longest *= 0.7  # the first run may have been slowed down by other programs
         for _ in range(5):
-            assert whole(words, made, team)
+            assert whole(words, steps, team)
 
 
 def test_an_interrupt_between_waking_the_others_and_the_run_costs_nothing(monkeypatch):
-    words, made = program(steps=5, chunks=10)
+    words, steps = program(steps=5, chunks=10)
     team = Team(3)
 
-    def stopped(*given):
+    def stopped(*arguments):
         raise KeyboardInterrupt
 
     for _ in range(3):
         with monkeypatch.context() as patch:
             patch.setattr(team, "lead", stopped)
             with pytest.raises(KeyboardInterrupt):
-                team.run(made)
-        assert whole(words, made, team)
+                team.run(steps)
+        assert whole(words, steps, team)
 
 
 def test_threads_that_share_a_team_wait_for_each_other():
@@ -117,8 +117,8 @@ def test_threads_that_share_a_team_wait_for_each_other():
     several = [program(steps=5, chunks=10) for _ in range(4)]
     right = []
 
-    def work(words, made):
-        right.append(all(whole(words, made, team) for _ in range(200)))
+    def work(words, steps):
+        right.append(all(whole(words, steps, team) for _ in range(200)))
 
     threads = [threading.Thread(target=work, args=each) for each in several]
     for each in threads:
@@ -132,11 +132,11 @@ def test_threads_that_share_a_team_wait_for_each_other():
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_makes_a_team_of_its_own(busy):
     """Also while another thread of the parent is in the middle of a run."""
-    _, made = program(steps=5, chunks=10)
+    _, steps = program(steps=5, chunks=10)
     mine, of_mine = program(steps=5, chunks=10)
-    thread_pool.run_program(made, 2)
+    thread_pool.run_program(steps, 2)
     teams, over = thread_pool.TEAMS, threading.Event()
-    work = threading.Thread(target=lambda: [teams.of(2).run(made) for _ in iter(over.is_set, True)])
+    work = threading.Thread(target=lambda: [teams.of(2).run(steps) for _ in iter(over.is_set, True)])
     if busy:
         work.start()
     try:
@@ -158,11 +158,11 @@ def test_a_fork_leaves_the_openmp_of_its_parent():
     import torch
 
     torch.ones(300, 300) @ torch.ones(300, 300)
-    words, made = program(steps=5, chunks=10)
-    thread_pool.run_program(made, 2)
+    words, steps = program(steps=5, chunks=10)
+    thread_pool.run_program(steps, 2)
     child = os.fork()
     if not child:
         signal.alarm(20)
-        thread_pool.run_program(made, 2)
+        thread_pool.run_program(steps, 2)
         os._exit(0 if all(each[2] == 90 for each in words) else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -161,8 +161,8 @@ def test_a_gated_product_of_two_formats_with_norms_around_it(adapter, rows):
     segments = tuple(Segment(each.layout, ROWS, each.pieces[0].base) for each in weights)
     product = Product(segments, columns, rows, 2 * columns, 0, 1e-6, "silu", post=columns, keeps=True)
     words, y, kept = weights[0].pieces[0].buffer, device.buffer(4 * rows * ROWS), device.buffer(4 * rows * columns)
-    beside = [device.upload([gain, post]), device.buffer(4 * INFO), device.upload([x]), y, device.upload([added]), kept]
-    device.run([device.bind(product.kernel(), [words, words, *beside], *product.grid)])
+    others = [device.upload([gain, post]), device.buffer(4 * INFO), device.upload([x]), y, device.upload([added]), kept]
+    device.run([device.bind(product.kernel(), [words, words, *others], *product.grid)])
     whole = x.astype(np.float64) + rms_norm(added.astype(np.float64), post)
     gate, up = (rms_norm(whole, gain) @ formats.decode(each).astype(np.float64).T for each in encoded)
     found = device.read(y, 0, 4 * rows * ROWS).view(np.float32).reshape(rows, ROWS)

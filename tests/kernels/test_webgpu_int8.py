@@ -62,13 +62,13 @@ def test_what_is_no_number_stays_none(adapter):
     for value in (np.nan, np.inf):
         units = units_of(x)
         units[0, 1, 8:9] = np.array([value], np.float32).view(np.uint32)
-        y, made = device.buffer(128), device.buffer(units_bytes(1, 32))
+        y, result = device.buffer(128), device.buffer(units_bytes(1, 32))
         product = Tile((Segment(weight.layout, 32, weight.pieces[0].base),), 64, 1, 4, units=True, makes=True)
         words = weight.pieces[0].buffer
-        beside = [device.buffer(16), device.buffer(4 * INFO), device.upload([x]), y, device.upload([units]), made]
-        device.run([device.bind(product.kernel(), [words, words, *beside], *product.grid)])
+        others = [device.buffer(16), device.buffer(4 * INFO), device.upload([x]), y, device.upload([units]), result]
+        device.run([device.bind(product.kernel(), [words, words, *others], *product.grid)])
         assert not np.isfinite(device.read(y, 0, 128).view(np.float32)).any()
-        assert np.isnan(device.read(made, 32, 4).view(np.float32)).all()
+        assert np.isnan(device.read(result, 32, 4).view(np.float32)).all()
 
 
 def test_most_layouts_of_integers_are_known():
