@@ -158,9 +158,9 @@ def test_weights_of_adapters(tmp_path):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A base and an adapter of it; neither must be changed."""
-    place = tmp_path_factory.mktemp("saved")
-    adapted(base(place / "base")).save_pretrained(place / "adapter")
-    return place / "base", place / "adapter"
+    folder = tmp_path_factory.mktemp("saved")
+    adapted(base(folder / "base")).save_pretrained(folder / "adapter")
+    return folder / "base", folder / "adapter"
 
 
 def _config(folder, **changes):
@@ -286,7 +286,9 @@ def test_guesses_change_no_token_of_an_adapter(tmp_path, monkeypatch):
     found = {}
     for name, most in (("none", 0), ("all", 8)):
         monkeypatch.setattr(
-            speculator, "allocate", lambda seconds, rows, given, _, n=most: [min(each.most, n) for each in given]
+            speculator,
+            "allocate",
+            lambda seconds, rows, sequences, _, n=most: [min(each.most, n) for each in sequences],
         )
         answer = model.generate("the cat the cat the cat", raw=True, max_tokens=32)
         list(answer)
@@ -299,18 +301,18 @@ def test_guesses_change_no_token_of_an_adapter(tmp_path, monkeypatch):
 def several(tmp_path_factory):
     """A base, and adapters of it by name with what PEFT makes of ``IDS`` with them: one trains all linears, one is of
     another rank and leaves most out, one is a DoRA."""
-    place, want = tmp_path_factory.mktemp("several"), {}
-    want["__base__"] = logits(base(place / "base", head_dim=16))
+    folder, want = tmp_path_factory.mktemp("several"), {}
+    want["__base__"] = logits(base(folder / "base", head_dim=16))
     kinds = {
         "wide": {"seed": 1},
         "narrow": {"seed": 2, "r": 19, "target_modules": ["q_proj", "down_proj"]},
         "dora": {"seed": 3, "use_dora": True},
     }
     for name, options in kinds.items():
-        model = adapted(base(place / "again", head_dim=16), **options)
-        model.save_pretrained(place / name)
+        model = adapted(base(folder / "again", head_dim=16), **options)
+        model.save_pretrained(folder / name)
         want[name] = logits(model)
-    return place, want
+    return folder, want
 
 
 def tokens(model, text="the cat", **options):
@@ -321,16 +323,16 @@ def tokens(model, text="the cat", **options):
 
 def test_sequences_have_adapters_of_their_own(several):
     """Each adapter gives PEFT's logits, alone and where answers with several are computed in one batch."""
-    place, want = several
-    model = ours(place / "base", format="f32")
+    folder, want = several
+    model = ours(folder / "base", format="f32")
     for name in ("wide", "narrow", "dora"):
-        model.load_adapter(place / name, name)
-    for name, wanted in want.items():
-        torch.testing.assert_close(model.logits(IDS, adapter=name), wanted, rtol=1e-4, atol=3e-4)
+        model.load_adapter(folder / name, name)
+    for name, expected in want.items():
+        torch.testing.assert_close(model.logits(IDS, adapter=name), expected, rtol=1e-4, atol=3e-4)
     torch.testing.assert_close(model.logits(IDS), want["__base__"], rtol=1e-4, atol=2e-4)
-    packed = ours(place / "base", format="q8_0")
-    packed.load_adapter(place / "wide", "wide")
-    packed.load_adapter(f"{place / 'narrow'}:2", "narrow")
+    packed = ours(folder / "base", format="q8_0")
+    packed.load_adapter(folder / "wide", "wide")
+    packed.load_adapter(f"{folder / 'narrow'}:2", "narrow")
     names = ["wide", None, "narrow", "wide", "__base__", "narrow"]
     alone = [tokens(packed, text, adapter=name)[0] for name, text in zip(names, "abcdef", strict=True)]
     options = [{"raw": True, "max_tokens": 12, "adapter": name} for name in names]
@@ -340,19 +342,19 @@ def test_sequences_have_adapters_of_their_own(several):
 
 
 def test_adapters_given_when_a_model_is_loaded_are_for_answers_that_name_none(several):
-    place, want = several
-    model = ours(place / "base", place / "wide")
-    model.load_adapter(place / "narrow", "narrow")
+    folder, want = several
+    model = ours(folder / "base", folder / "wide")
+    model.load_adapter(folder / "narrow", "narrow")
     for name, found in (("wide", None), ("narrow", "narrow"), ("__base__", "__base__")):
         torch.testing.assert_close(model.logits(IDS, adapter=found), want[name], rtol=1e-4, atol=3e-4)
 
 
 def test_keys_and_values_are_shared_by_those_with_the_same_adapter(several):
     """An adapter of the same name that is another one has prefixes of its own; the same one has its old ones."""
-    place, _ = several
-    model = rung.load(str(place / "base"), format="q8_0", device="cpu", context=512)
+    folder, _ = several
+    model = rung.load(str(folder / "base"), format="q8_0", device="cpu", context=512)
     text = "the cat sat on the mat and the dog sat on the cat"
-    model.load_adapter(place / "wide", "a")
+    model.load_adapter(folder / "wide", "a")
     plain, wide = tokens(model, text), tokens(model, text, adapter="a")
     assert plain[1] == wide[1] == 0
     assert wide[0] != plain[0]
@@ -361,11 +363,11 @@ def test_keys_and_values_are_shared_by_those_with_the_same_adapter(several):
         assert found == first[0]
         assert cached > 0
     model.delete_adapter("a")
-    model.load_adapter(place / "narrow", "a")
+    model.load_adapter(folder / "narrow", "a")
     narrow = tokens(model, text, adapter="a")
     assert narrow[1] == 0
     assert narrow[0] != wide[0]
-    model.load_adapter(place / "wide", "b")
+    model.load_adapter(folder / "wide", "b")
     again = tokens(model, text, adapter="b")
     assert again[0] == wide[0]
     assert again[1] > 0
@@ -373,10 +375,10 @@ def test_keys_and_values_are_shared_by_those_with_the_same_adapter(several):
 
 def test_an_answer_ends_with_the_adapter_that_it_began_with(several):
     """Deleting one forbids its name to later answers, and what it takes is free once the last answer has ended."""
-    place, _ = several
-    model = ours(place / "base", format="q8_0")
-    model.load_adapter(place / "wide", "a")
-    wanted, _ = tokens(model, adapter="a")
+    folder, _ = several
+    model = ours(folder / "base", format="q8_0")
+    model.load_adapter(folder / "wide", "a")
+    expected, _ = tokens(model, adapter="a")
     before = model.report.predicted["memory_bytes"]
     answer = model.generate("the cat", raw=True, max_tokens=12, adapter="a")
     pieces = iter(answer)
@@ -384,9 +386,9 @@ def test_an_answer_ends_with_the_adapter_that_it_began_with(several):
     model.delete_adapter("a")
     with pytest.raises(UsageError, match=r"There is no adapter a\.[\s\S]*no adapter has been loaded"):
         model.generate("the cat", adapter="a")
-    model.load_adapter(place / "narrow", "a")
+    model.load_adapter(folder / "narrow", "a")
     list(pieces)
-    assert answer.tokens == wanted
+    assert answer.tokens == expected
     model.delete_adapter("a")
     del answer, pieces
     tokens(model)
@@ -395,26 +397,26 @@ def test_an_answer_ends_with_the_adapter_that_it_began_with(several):
 
 
 def test_adapters_that_cannot_be_named(several, tmp_path):
-    place, _ = several
-    model = ours(place / "base")
-    model.load_adapter(place / "wide", "a")
+    folder, _ = several
+    model = ours(folder / "base")
+    model.load_adapter(folder / "wide", "a")
     for name, message in (
         ("a", "is an adapter a already"),
         ("", "cannot have the name ''"),
         ("__base__", "without an"),
     ):
         with pytest.raises(UsageError, match=message):
-            model.load_adapter(place / "wide", name)
+            model.load_adapter(folder / "wide", name)
     with pytest.raises(UsageError, match="made for another model"):
-        rung.load(str(place / "base"), device="cpu").load_adapter(other_adapter(tmp_path), "b")
+        rung.load(str(folder / "base"), device="cpu").load_adapter(other_adapter(tmp_path), "b")
     with pytest.raises(UsageError, match=r"There is no adapter c\.[\s\S]*adapters: a"):
         model.logits(IDS, adapter="c")
     with pytest.raises(UsageError, match="There is no adapter b"):
         model.delete_adapter("b")
     most = model.plan.placements[0].memory.most
-    tight = rung.load(str(place / "base"), format="f32", device="cpu", context=64, memory=most)
+    tight = rung.load(str(folder / "base"), format="f32", device="cpu", context=64, memory=most)
     with pytest.raises(OutOfMemory, match=r"no room for the adapter a: it takes \d[\s\S]*are left"):
-        tight.load_adapter(place / "wide", "a")
+        tight.load_adapter(folder / "wide", "a")
 
 
 def other_adapter(folder):

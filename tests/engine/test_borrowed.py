@@ -52,11 +52,11 @@ PROMPT = "a cat runs over the sea"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Makes the folder of a tiny model of a kind, once."""
-    made = {}
+    paths = {}
 
     def of(kind):
-        if kind not in made:
-            made[kind] = tmp_path_factory.mktemp("models") / kind
+        if kind not in paths:
+            paths[kind] = tmp_path_factory.mktemp("models") / kind
             name, own = KINDS[kind]
             torch.manual_seed(3)
             config = getattr(transformers, f"{name}Config")(**SMALL, **own)
@@ -64,9 +64,9 @@ def folders(tmp_path_factory):
             for parameter in network.parameters():
                 if parameter.dim() > 1:
                     parameter.data.normal_(0, 0.3)
-            network.save_pretrained(made[kind])
-            tokenizer().save_pretrained(made[kind])
-        return made[kind]
+            network.save_pretrained(paths[kind])
+            tokenizer().save_pretrained(paths[kind])
+        return paths[kind]
 
     return of
 
@@ -75,8 +75,8 @@ def theirs(folder, count, prompt=PROMPT, **options):
     """The tokens of transformers' own loop, greedily, until the end token."""
     network = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     ids = tokenizer()(prompt, return_tensors="pt", add_special_tokens=False).input_ids
-    made = network.generate(ids, max_new_tokens=count, do_sample=False)[0, ids.shape[1] :].tolist()
-    return made[: made.index(1)] if 1 in made else made
+    generated = network.generate(ids, max_new_tokens=count, do_sample=False)[0, ids.shape[1] :].tolist()
+    return generated[: generated.index(1)] if 1 in generated else generated
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bloom"])  # which answers nothing
@@ -98,9 +98,9 @@ def test_greedy_tokens_are_those_of_transformers(folders, kind):
 def test_weights_are_held_in_the_format_of_the_plan(folders, kind, layer, name):
     model = rung.load(folders(kind), format=name, device="cpu", context=128)
     network = model.backend.kept.network
-    held = {weight.format.name for weight in network.modules() if isinstance(weight, QuantWeight)}
+    names = {weight.format.name for weight in network.modules() if isinstance(weight, QuantWeight)}
     assert any(isinstance(module, layer) for module in network.modules())
-    assert held == {name} == {model.plan.format}
+    assert names == {name} == {model.plan.format}
     packed = {weight for weight in network.modules() if isinstance(weight, PackedWeight)}
     resident = sum(part.nbytes for part in network.parameters()) + sum(each._packed.state.nbytes for each in packed)
     planned = model.plan.placements[0].memory.weights
@@ -178,12 +178,12 @@ def test_layers_are_packed_before_the_first_token_and_attend_through_the_ladder(
 def test_the_head_sees_one_row_that_is_no_view_of_several(folders):
     """Of such a one torch would copy all weights of a head in bf16."""
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
-    seen = []
+    strides = []
     model.backend.kept.network.get_output_embeddings().register_forward_hook(
-        lambda head, given, found: seen.append(given[0].stride())
+        lambda head, inputs, found: strides.append(inputs[0].stride())
     )
     SequenceReader(model.backend).prefill([3, 9, 4, 7])
-    assert seen == [(64, 64, 1)]
+    assert strides == [(64, 64, 1)]
 
 
 def test_a_call_that_is_broken_off_leaves_nothing_behind(folders):
@@ -194,7 +194,7 @@ def test_a_call_that_is_broken_off_leaves_nothing_behind(folders):
     reader = SequenceReader(model.backend)
     reader.prefill(ids)
 
-    def stop(*given):
+    def stop(*arguments):
         raise KeyboardInterrupt
 
     hook = model.backend.kept.network.gpt_neox.layers[1].register_forward_pre_hook(stop)
@@ -321,7 +321,7 @@ def test_a_network_that_gives_no_cache_back_reads_all_again(folders):
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
     want = model.logits(ids)[-1]
     reader, network = SequenceReader(model.backend), model.backend.kept.network
-    hook = network.register_forward_hook(lambda module, given, found: setattr(found, "past_key_values", None))
+    hook = network.register_forward_hook(lambda module, inputs, found: setattr(found, "past_key_values", None))
     reader.prefill(ids[:4])
     torch.testing.assert_close(torch.from_numpy(reader.prefill(ids[4:])), want, atol=1e-4, rtol=1e-4)
     hook.remove()
@@ -389,14 +389,14 @@ def test_check_counts_a_mixture_of_experts_as_it_will_be_held(folders):
 
 def test_pages_of_files_do_not_stay_beside_what_is_made_of_them(folders, monkeypatch):
     """Experts are stacked out of them while the files are read."""
-    given, folder, transform = [], folders("mixtral"), transformers.core_model_loading.WeightTransform
+    calls, folder, transform = [], folders("mixtral"), transformers.core_model_loading.WeightTransform
     theirs_alone = transform.materialize_tensors
     monkeypatch.setattr(language, "_AT_ONCE", 0)
-    monkeypatch.setattr(language, "give_back_files", given.append)
+    monkeypatch.setattr(language, "give_back_files", calls.append)
     language.read(folder, "MixtralForCausalLM", {}, "f32", torch.device("cpu"))
     layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
-    assert len(given) > 2 * layers  # two stacks a layer
-    assert all(files == [folder / "model.safetensors"] for files in given)
+    assert len(calls) > 2 * layers  # two stacks a layer
+    assert all(files == [folder / "model.safetensors"] for files in calls)
     assert transform.materialize_tensors is theirs_alone
 
 

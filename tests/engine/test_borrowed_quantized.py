@@ -52,7 +52,7 @@ def chosen(name):
 
 
 @pytest.fixture
-def made(tmp_path):
+def write_folder(tmp_path):
     """Makes a tiny model, quantized: its folder, and the same network with the decoded weights in f32."""
 
     def of(kind, variant):
@@ -85,9 +85,9 @@ def logits(network):
         return network(torch.tensor([IDS])).logits[0].float()
 
 
-def apart(found, wanted):
+def apart(found, expected):
     """The difference of each row, as a share of the row."""
-    return (found - wanted).norm(dim=1) / wanted.norm(dim=1)
+    return (found - expected).norm(dim=1) / expected.norm(dim=1)
 
 
 def exact(network):
@@ -100,7 +100,7 @@ def exact(network):
     return torch.nn.Module.float(network)  # transformers' own refuses
 
 
-def held(network):
+def quantized_weights(network):
     """The formats of what layers of rung hold, and the bytes of it, by the names of the parameters."""
     found = {}
     for name, layer in network.named_modules():
@@ -138,15 +138,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "variant"), CASES)
-def test_a_network_holds_what_is_stored(made, kind, variant):
-    folder, reference, values = made(kind, variant)
+def test_a_network_holds_what_is_stored(write_folder, kind, variant):
+    folder, reference, values = write_folder(kind, variant)
     before = tables()
     model = rung.load(folder, device="cpu", context=64)
     assert before == tables()
     assert model.plan.reasons[0] == "the formats are kept as they are stored"
     network, dtype = model.backend.kept.network, next(iter(values.values())).dtype
     planned = {tensor.name: tensor for tensor in model.card.component.tensors if tensor.source}
-    layers = held(network)
+    layers = quantized_weights(network)
     assert layers.keys() == planned.keys()
     for name, weights in layers.items():
         assert {weight.format.name for weight in weights} == {planned[name].format}
@@ -178,17 +178,17 @@ def test_mxfp4_experts_of_gpt_oss(tmp_path):
     tokenizer().save_pretrained(tmp_path)
     model = rung.load(tmp_path, device="cpu", context=64)
     network = model.backend.kept.network
-    assert {weights[0].format.name for weights in held(network).values()} == {"mxfp4"}
+    assert {weights[0].format.name for weights in quantized_weights(network).values()} == {"mxfp4"}
     planned = {tensor.name: tensor.bytes for tensor in model.card.component.tensors if tensor.source}
     assert planned == {
         name: sum(part.nbytes for weight in weights for part in weight.parts().values())
-        for name, weights in held(network).items()
+        for name, weights in quantized_weights(network).items()
     }
     assert apart(logits(exact(network)), logits(reference.bfloat16().float())).max() < 1e-4
 
 
-def test_the_formats_are_those_that_are_stored(made):
-    folder, _, _ = made("gpt_neox", "gptq")
+def test_the_formats_are_those_that_are_stored(write_folder):
+    folder, _, _ = write_folder("gpt_neox", "gptq")
     plan = rung.plan(folder, device="cpu", context=64)
     assert rung.plan(folder, format="stored", device="cpu", context=64).parts == plan.parts
     assert {part.format for part in plan.parts} == {"q4_0", plan.dtype}
@@ -206,13 +206,13 @@ def test_the_formats_are_those_that_are_stored(made):
         pytest.param("phi", "awq", "bf16", marks=pytest.mark.slow),
     ],
 )
-def test_another_format_may_be_asked_for(made, kind, variant, format):
+def test_another_format_may_be_asked_for(write_folder, kind, variant, format):
     """What is stored is decoded and encoded again, a weight at a time; what was left in floats stays."""
-    folder, reference, _ = made(kind, variant)
+    folder, reference, _ = write_folder(kind, variant)
     model = rung.load(folder, format=format, device="cpu", context=64)
     assert model.plan.format == formats.get(format).name
-    layers = held(model.backend.kept.network)
-    stored = held(rung.load(folder, device="cpu", context=64).backend.kept.network)
+    layers = quantized_weights(model.backend.kept.network)
+    stored = quantized_weights(rung.load(folder, device="cpu", context=64).backend.kept.network)
     assert layers.keys() == stored.keys()
     for name, weights in layers.items():
         for weight, before in zip(weights, stored[name], strict=True):
@@ -226,8 +226,8 @@ def test_another_format_may_be_asked_for(made, kind, variant, format):
     assert "".join(answer) == answer.result["text"]
 
 
-def test_what_a_user_installed_stays(made):
-    folder, _, _ = made("phi", "gptq")
+def test_what_a_user_installed_stays(write_folder):
+    folder, _, _ = write_folder("phi", "gptq")
     hub.install()
     try:
         before = tables()
@@ -271,8 +271,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "changed", "error", "says"), REFUSED)
-def test_contradictions_are_refused(made, settings, changed, error, says):
-    folder, _, _ = made("gpt_neox", "gptq")
+def test_contradictions_are_refused(write_folder, settings, changed, error, says):
+    folder, _, _ = write_folder("gpt_neox", "gptq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | settings))
     if changed:
@@ -284,9 +284,9 @@ def test_contradictions_are_refused(made, settings, changed, error, says):
     assert before == tables()
 
 
-def test_experts_that_no_weight_holds_are_planned_as_floats(made):
+def test_experts_that_no_weight_holds_are_planned_as_floats(write_folder):
     """The columns of one lie in an order of their own."""
-    folder, _, _ = made("mixtral", "gptq-ordered")
+    folder, _, _ = write_folder("mixtral", "gptq-ordered")
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("layers.0.block_sparse_moe.experts.2.w3.g_idx"))
     weights[name] = weights[name].flip(0)
@@ -296,12 +296,12 @@ def test_experts_that_no_weight_holds_are_planned_as_floats(made):
     assert set(experts.values()) == {True, False}
     assert all(whole == ("layers.1" in name) for name, whole in experts.items())
     network = rung.load(folder, device="cpu", context=64).backend.kept.network
-    assert held(network).keys() == {t.name for t in card.component.tensors if t.source}
+    assert quantized_weights(network).keys() == {t.name for t in card.component.tensors if t.source}
 
 
-def test_a_simulated_card_and_adapters_beside(made, tmp_path):
+def test_a_simulated_card_and_adapters_beside(write_folder, tmp_path):
     peft = pytest.importorskip("peft")
-    folder, reference, _ = made("gpt_neox", "gptq")
+    folder, reference, _ = write_folder("gpt_neox", "gptq")
     torch.manual_seed(4)
     config = peft.LoraConfig(r=4, init_lora_weights=False, target_modules="all-linear")
     adapted = peft.get_peft_model(reference, config).eval()

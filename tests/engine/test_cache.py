@@ -37,10 +37,10 @@ DEVICES = ["cpu"] * 3
 @pytest.mark.parametrize(("dtype", "width"), [("f32", 4), ("f16", 2), ("bf16", 2)])
 def test_it_takes_the_bytes_that_the_plan_counts(dtype, width):
     pool = BlockPool(SHAPE, 48, dtype, DEVICES)
-    held = sum(tensor.numel() * tensor.element_size() for layer in pool.tensors for tensor in layer)
-    assert held == cache_bytes(SHAPE, 48, dtype) == 2 * 3 * 2 * 48 * 16 * width
-    assert held == sum(member.memory.size for member in pool.members)
-    assert cache_bytes(SHAPE, 48, dtype, layers=1) * 3 == held
+    size = sum(tensor.numel() * tensor.element_size() for layer in pool.tensors for tensor in layer)
+    assert size == cache_bytes(SHAPE, 48, dtype) == 2 * 3 * 2 * 48 * 16 * width
+    assert size == sum(member.memory.size for member in pool.members)
+    assert cache_bytes(SHAPE, 48, dtype, layers=1) * 3 == size
 
 
 @pytest.mark.parametrize("size", [32, 64, 96])
@@ -64,10 +64,10 @@ def test_what_is_written_at_a_position_is_read_there(dtype, block):
     keys, values = (torch.randn(12, 2, 16).to(pool.tensors[0][0].dtype) for _ in range(2))
     cache.write(1, 7, keys[:5], values[:5])
     cache.write_arrays(1, 12, keys[5:].numpy(), values[5:].numpy())
-    for found, wanted in zip(
+    for found, expected in zip(
         (*cache.read(1, 0, 19), *map(torch.from_numpy, cache.arrays(1, 0, 19))), 2 * (keys, values), strict=True
     ):
-        assert torch.equal(found[7:], wanted)
+        assert torch.equal(found[7:], expected)
         assert not found[:7].any()
     assert not cache.read(0, 0, 30)[0].any()
     assert not cache.read(2, 0, 30)[1].any()
@@ -85,7 +85,7 @@ def test_the_table_names_the_blocks_of_each_group():
         table = ctypes.cast(cache.table(lies.group), ctypes.POINTER(ctypes.c_int64))
         cache.write(layer, 35 if layer else 1, torch.full((1, 2, 16), 3.0), torch.full((1, 2, 16), 4.0))
         at = table[2 if layer else 0] + lies.offset + lies.head + (3 if layer else 1) * lies.row
-        assert [ctypes.c_float.from_address(place).value for place in (at, at + lies.values)] == [3.0, 4.0]
+        assert [ctypes.c_float.from_address(address).value for address in (at, at + lies.values)] == [3.0, 4.0]
 
 
 def test_blocks_are_given_back_and_taken_again():

@@ -66,9 +66,9 @@ def test_a_card_is_measured_on_the_card(small, monkeypatch):
     for bound in (Linear, Attention):
         plain = bound.__call__
 
-        def call(self, *given, plain=plain, **options):
-            places.update((type(self).__name__, tensor.device.type) for tensor in given)
-            return plain(self, *given, **options)
+        def call(self, *arguments, plain=plain, **options):
+            places.update((type(self).__name__, tensor.device.type) for tensor in arguments)
+            return plain(self, *arguments, **options)
 
         monkeypatch.setattr(bound, "__call__", call)
     with rung.simulate("RTX 2080 Ti") as card:
@@ -91,7 +91,7 @@ def test_the_clock_stops_when_the_device_has_computed_everything(monkeypatch):
     one.torch_device, one.undisturbed = torch.device("cpu"), lambda measure: measure()
     launches = iter([50.0, *[0.25] * 99])
 
-    def wait(place: torch.device) -> None:
+    def wait(device: torch.device) -> None:
         clock[0] += 1.0
 
     def work() -> None:
@@ -107,7 +107,7 @@ def test_each_kind_of_device_is_waited_for_in_its_own_way(monkeypatch):
     waited = []
     for kind in ("cuda", "xpu", "mps"):
         monkeypatch.setattr(
-            getattr(torch, kind), "synchronize", lambda *given, kind=kind: waited.append((kind, *given))
+            getattr(torch, kind), "synchronize", lambda *arguments, kind=kind: waited.append((kind, *arguments))
         )
     for name in ("cpu", "cuda:1", "xpu:0", "mps"):
         gpu.synchronize(torch.device(name))
@@ -126,8 +126,8 @@ def test_known_rates_come_back():
         seconds |= {f"{name} tiny": truth["launch"], name: weights * each / truth["row"]}
         seconds[f"{name} many"] = 2 * 512 * weights / truth["many"]
     seconds |= dict.fromkeys(HEADS, 4 * 2 * 4096 * 3073 * 2 / truth["cache"])
-    seen = 512 * 3072 + 512 * 512 / 2
-    seconds["attention"] = 4 * seen * 4 * 4096 / truth["attention"]
+    cells = 512 * 3072 + 512 * 512 / 2
+    seconds["attention"] = 4 * cells * 4 * 4096 / truth["attention"]
     layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
     seconds["chunk"] = 2 * 512 * 2 * layer / truth["many"] + 4 * 512 * 512 / 2 * 2 * 4096 / truth["attention"]
     seconds["chunk"] += 512 * 2 * (4096 + 14336) / truth["values"]

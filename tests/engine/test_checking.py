@@ -10,7 +10,7 @@ from rung.hardware import catalog
 
 
 @pytest.mark.parametrize(
-    ("asked", "devices"),
+    ("options", "devices"),
     [
         ({"device": "p2200"}, ["quadro-p2200"]),
         ({"devices": "p2200"}, ["quadro-p2200"]),
@@ -20,17 +20,17 @@ from rung.hardware import catalog
         ({"device": None, "format": None}, ["cpu"]),
     ],
 )
-def test_device_is_one_or_several_names_or_devices(asked, devices):
-    assert list(rung.check("demo", **asked).best_by_device)[: len(devices)] == devices
+def test_device_is_one_or_several_names_or_devices(options, devices):
+    assert list(rung.check("demo", **options).best_by_device)[: len(devices)] == devices
 
 
 def test_format_is_one_or_several():
-    named = [rung.check("demo", device="p2200", **asked) for asked in ({"format": "q8_0"}, {"formats": ["q8_0"]})]
+    named = [rung.check("demo", device="p2200", **options) for options in ({"format": "q8_0"}, {"formats": ["q8_0"]})]
     assert [[choice.format for choice in answer.choices] for answer in named] == [["q8_0"]] * 2
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [
         ({"contexts": 5}, "no argument 'contexts'. Did you mean context"),
         ({"devise": "p2200"}, "no argument 'devise'. Did you mean device"),
@@ -42,6 +42,6 @@ def test_format_is_one_or_several():
         ({"device": "p2200", "fits": True}, "fits asks the whole catalog"),
     ],
 )
-def test_a_wrong_argument_is_named(asked, words):
+def test_a_wrong_argument_is_named(options, words):
     with pytest.raises(UsageError, match=words):
-        rung.check("demo", **asked)
+        rung.check("demo", **options)

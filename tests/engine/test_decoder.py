@@ -46,10 +46,10 @@ def bound(described, parts, context):
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_equal_those_of_transformers(kind):
     model = checkpoint(kind)
-    found, wanted = torch.from_numpy(decoder_of(model).logits(IDS)), expected(model)
-    assert wanted.std() > 0.1
-    assert kl(wanted, found) < 1e-9
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    found, reference = torch.from_numpy(decoder_of(model).logits(IDS)), expected(model)
+    assert reference.std() > 0.1
+    assert kl(reference, found) < 1e-9
+    torch.testing.assert_close(found, reference, rtol=1e-4, atol=1e-4)
 
 
 SCALINGS = {
@@ -70,9 +70,9 @@ SCALINGS = {
 def test_rope_scalings_equal_those_of_transformers(scaling):
     model = checkpoint("llama", rope_parameters=SCALINGS[scaling])
     plain = checkpoint("llama")
-    found, wanted = torch.from_numpy(decoder_of(model).logits(IDS)), expected(model)
-    assert kl(wanted, found) < 1e-9
-    assert kl(wanted, expected(plain)) > 1e-5, "the scaling changes nothing, so this test could not fail"
+    found, reference = torch.from_numpy(decoder_of(model).logits(IDS)), expected(model)
+    assert kl(reference, found) < 1e-9
+    assert kl(reference, expected(plain)) > 1e-5, "the scaling changes nothing, so this test could not fail"
     assert scaling != "yarn" or shape(model).ropes[0].magnitude > 1.01
 
 
@@ -104,19 +104,19 @@ def test_rotation_turns_pairs_and_leaves_the_rest(interleaved):
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3_text"])
 def test_chunks_steps_and_repeated_calls_give_the_same_logits(kind, monkeypatch):
     model = checkpoint(kind)
-    wanted = expected(model)
+    reference = expected(model)
     monkeypatch.setattr(decoder_module, "CHUNK", 7)
     decoder = decoder_of(model)
-    torch.testing.assert_close(torch.from_numpy(decoder.logits(IDS)), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.logits(IDS)), reference, rtol=1e-4, atol=1e-4)
     decoder.cache.truncate(0)
-    torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[:30])), wanted[29], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[:30])), reference[29], rtol=1e-4, atol=1e-4)
     for position in range(30, 40):
         torch.testing.assert_close(
-            torch.from_numpy(decoder.step(IDS[position])), wanted[position], rtol=1e-4, atol=1e-4
+            torch.from_numpy(decoder.step(IDS[position])), reference[position], rtol=1e-4, atol=1e-4
         )
     assert decoder.cache.ids == IDS
     decoder.cache.truncate(12)
-    torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[12:20])), wanted[19], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[12:20])), reference[19], rtol=1e-4, atol=1e-4)
 
 
 def test_a_failed_call_leaves_the_count_and_can_be_repeated():

@@ -29,14 +29,14 @@ def _tokenizer(around: bool) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     vocabulary = {text: number for number, text in enumerate(["<pad>", "<s>", "</s>", *WORDS])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.add_special_tokens(["<s>", "</s>"])
+    result = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    result.pre_tokenizer = pre_tokenizers.Whitespace()
+    result.add_special_tokens(["<s>", "</s>"])
     if around:
-        made.post_processor = processors.TemplateProcessing(
+        result.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
         )
-    return made
+    return result
 
 
 def write(folder: Path, kind: str = "llama", around: bool = True) -> Any:
@@ -105,8 +105,8 @@ def test_an_embedding_does_not_depend_on_what_is_computed_beside_it(packed, pool
     texts = _texts([1, 70, 15, 16, 17, 200, 2, 60, 70])
     alone = np.concatenate([packed.embed([text], pooling=pooling) for text in texts])
     assert np.array_equal(packed.embed(texts, pooling=pooling), alone)
-    beside = packed.generate(_texts([30])[0], raw=True, max_tokens=40)
-    thread = threading.Thread(target=lambda: list(beside))
+    answer = packed.generate(_texts([30])[0], raw=True, max_tokens=40)
+    thread = threading.Thread(target=lambda: list(answer))
     thread.start()
     assert np.array_equal(packed.embed(texts[::-1], pooling=pooling)[::-1], alone)
     thread.join()
@@ -122,11 +122,11 @@ def test_states_that_are_read_again_are_added_once(packed, monkeypatch: pytest.M
     cache, cut = type(packed.backend.begin([], "", False)), [3]
     advance = cache.advance
 
-    def interrupt(self: Any, given: Sequence[int]) -> None:
+    def interrupt(self: Any, tokens: Sequence[int]) -> None:
         cut[0] -= 1
         if cut[0] == 0:
             raise KeyboardInterrupt
-        advance(self, given)
+        advance(self, tokens)
 
     monkeypatch.setattr(cache, "advance", interrupt)
     scheduler, sequence = Scheduler(packed.backend, lambda logits, rows: [], chunk=9), StateSequence(ids[0], 64, "mean")

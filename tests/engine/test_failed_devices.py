@@ -34,7 +34,7 @@ def fill(model, device, monkeypatch):
     """What a driver says that gives memory when it is used."""
     import wgpu
 
-    def full(*given):
+    def full(*arguments):
         raise wgpu.GPUOutOfMemoryError("Not enough memory left.")
 
     monkeypatch.setattr(device, "record", full)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tests.engine.test_borrowed_quantized import IDS, KINDS, PROMPT, SMALL, apart, exact, held, logits
+from tests.engine.test_borrowed_quantized import IDS, KINDS, PROMPT, SMALL, apart, exact, logits, quantized_weights
 from tests.fixtures import references
 from tests.tiny_pipelines import tokenizer
 from tests.training.rows import chat_folder
@@ -54,7 +54,7 @@ def test_the_lean_decoder_computes_with_them(tmp_path, tied, format, keep):
 def saved(tmp_path):
     """Makes a tiny model that transformers saves quantized by rung; its folder, and the same network in f32."""
 
-    def of(kind, **asked):
+    def of(kind, **options):
         name, own = KINDS[kind]
         torch.manual_seed(3)
         config = getattr(transformers, f"{name}Config")(**SMALL, **own, dtype="bfloat16")
@@ -63,10 +63,10 @@ def saved(tmp_path):
             if parameter.dim() > 1:
                 parameter.data.normal_(0, 0.2)
         network.save_pretrained(tmp_path / "plain")
-        made = AutoModelForCausalLM.from_pretrained(
-            tmp_path / "plain", quantization_config=rung.QuantizationConfig(**asked), dtype=torch.bfloat16
+        model = AutoModelForCausalLM.from_pretrained(
+            tmp_path / "plain", quantization_config=rung.QuantizationConfig(**options), dtype=torch.bfloat16
         )
-        made.save_pretrained(tmp_path / "saved")
+        model.save_pretrained(tmp_path / "saved")
         tokenizer().save_pretrained(tmp_path / "saved")
         whole = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32).eval()
         return tmp_path / "saved", whole
@@ -84,19 +84,19 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "asked"), CASES)
-def test_a_network_of_transformers_holds_what_is_stored(saved, kind, asked):
-    folder, whole = saved(kind, **asked)
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_a_network_of_transformers_holds_what_is_stored(saved, kind, options):
+    folder, whole = saved(kind, **options)
     model = rung.load(folder, device="cpu", context=64)
     assert model.plan.reasons[0] == "the formats are kept as they are stored"
     network = model.backend.kept.network
     planned = {tensor.name: tensor for tensor in model.card.component.tensors if tensor.source}
-    layers, wanted = held(network), held(whole)
-    assert layers.keys() == wanted.keys()
+    layers, expected = quantized_weights(network), quantized_weights(whole)
+    assert layers.keys() == expected.keys()
     for name, weights in layers.items():
         assert all(
             torch.equal(a.decode(torch.float32), b.decode(torch.float32))
-            for a, b in zip(weights, wanted[name], strict=True)
+            for a, b in zip(weights, expected[name], strict=True)
         )
         if name in planned:  # a tied head is planned as its embedding
             assert {weight.format.name for weight in weights} == {planned[name].format}
@@ -113,7 +113,7 @@ def test_a_network_of_transformers_holds_what_is_stored(saved, kind, asked):
 def test_another_format_may_be_asked_for(saved, kind):
     folder, whole = saved(kind, format="q8_0", embeddings="q8_0")
     network = rung.load(folder, format="nf4:128", device="cpu", context=64).backend.kept.network
-    layers, stored = held(network), held(whole)
+    layers, stored = quantized_weights(network), quantized_weights(whole)
     assert layers.keys() == stored.keys()
     for name, weights in layers.items():
         for weight, before in zip(weights, stored[name], strict=True):

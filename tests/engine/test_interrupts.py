@@ -52,9 +52,9 @@ def test_interrupts_at_random_moments_of_an_answer(model, answers):
         while number < 20 or cut < 5:
             for at in moments(10, longest, seed=number):
                 number += 1
-                given = {"temperature": 1, "seed": number} if number % 2 else {}
+                options = {"temperature": 1, "seed": number} if number % 2 else {}
                 prompt = f"{number} {OTHER}" if number % 3 else QUESTION
-                cut += interrupt(lambda: "".join(model.generate(prompt, max_tokens=24, **given)), at)  # noqa: B023
+                cut += interrupt(lambda: "".join(model.generate(prompt, max_tokens=24, **options)), at)  # noqa: B023
                 assert ask(model) == answers[QUESTION]
             longest *= 0.7  # the first answer may have been slowed down by other programs
     assert "".join(model.generate(QUESTION, temperature=1, seed=3, max_tokens=24)) == drawn
@@ -87,11 +87,11 @@ def test_answers_that_take_turns_within_a_thread(model, answers):
 def test_an_answer_that_is_dropped_half_way(model, answers):
     for _, _ in zip(model.generate(OTHER), range(3), strict=False):
         pass
-    held = iter(model.generate(OTHER, max_tokens=24))
-    begun = next(held) + next(held)
+    answer = iter(model.generate(OTHER, max_tokens=24))
+    begun = next(answer) + next(answer)
     assert ask(model) == answers[QUESTION]
     assert model.logits(IDS).shape[0] == len(IDS)
-    assert begun + "".join(held) == answers[OTHER], "it goes on where it was"
+    assert begun + "".join(answer) == answers[OTHER], "it goes on where it was"
 
 
 def test_an_exception_of_the_callers_code_between_two_pieces(model, answers):
@@ -121,14 +121,14 @@ def test_threads_that_use_one_model_at_once(model, answers):
 
 
 def test_an_answer_that_nobody_goes_on_with_holds_no_other_thread(model, answers):
-    held = iter(model.generate(OTHER, max_tokens=24))
-    begun = next(held)
+    answer = iter(model.generate(OTHER, max_tokens=24))
+    begun = next(answer)
     said: list[str] = []
     thread = threading.Thread(target=lambda: said.append(ask(model)))
     thread.start()
     thread.join(60)
     assert said == [answers[QUESTION]]
-    assert begun + "".join(held) == answers[OTHER]
+    assert begun + "".join(answer) == answers[OTHER]
 
 
 def test_a_second_model_beside_the_first(model, answers):

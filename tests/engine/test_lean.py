@@ -40,7 +40,7 @@ print(json.dumps({"found": found, "torch": "torch" in sys.modules}))
 """
 
 
-def _wanted(extra: str) -> set[str]:
+def _requirements(extra: str) -> set[str]:
     """The distributions that pip installs for an extra of rung, and what those need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     waiting, found = [*project["dependencies"], *project["optional-dependencies"][extra]], set()
@@ -60,16 +60,16 @@ def _wanted(extra: str) -> set[str]:
 def _site(folder: Path) -> Path:
     """A folder of links to what ``rung[lean]`` installs, and to nothing else."""
     folder.mkdir()
-    for name in _wanted("lean"):
+    for name in _requirements("lean"):
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
         for file in distribution.files or ():
             top = file.parts[0]
-            place = Path(distribution.locate_file(top))
-            if top not in ("..", "__pycache__", "bin") and not (folder / top).exists() and place.exists():
-                (folder / top).symlink_to(place)
+            path = Path(distribution.locate_file(top))
+            if top not in ("..", "__pycache__", "bin") and not (folder / top).exists() and path.exists():
+                (folder / top).symlink_to(path)
     return folder
 
 
@@ -102,20 +102,20 @@ def _lean(site: Path, program: str, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_no_torch_is_among_what_is_installed():
-    wanted = _wanted("lean")
-    assert not wanted & {"torch", "triton", "transformers"}
-    assert {"numba", "numpy", "tokenizers"} <= wanted
+    required = _requirements("lean")
+    assert not required & {"torch", "triton", "transformers"}
+    assert {"numba", "numpy", "tokenizers"} <= required
 
 
 def test_tokens_without_torch_are_those_with_it(site, models):
     lean, whole = _lean(site, PROGRAM, *models), _run(PROGRAM, *models)
     assert lean.returncode == 0, lean.stderr
     assert whole.returncode == 0, whole.stderr
-    alone, beside = json.loads(lean.stdout), json.loads(whole.stdout)
+    alone, whole_result = json.loads(lean.stdout), json.loads(whole.stdout)
     assert not alone["torch"]
-    assert beside["torch"]
+    assert whole_result["torch"]
     for path, found in alone["found"].items():
-        other = beside["found"][path]
+        other = whole_result["found"][path]
         assert not found["steps"], path
         assert found["tokens"] == other["tokens"], path
         assert found["shape"] == other["shape"]
@@ -133,9 +133,9 @@ def test_formats_are_compared_without_torch_and_come_out_as_with_it(site, tmp_pa
     """Divergence, choices, errors by layer, a picture and a page; speeds are whatever they are."""
     program = "import sys; from rung.cli.app import main; sys.argv[0] = 'rung'; main()"
     picture, page = tmp_path / "errors.svg", tmp_path / "page.html"
-    asked = ["compare", str(GGUF / "gemma2-bf16.gguf"), "--format", "q8_0", "--format", "nf4", "--context", "64"]
-    lean = _lean(site, program, *asked, "--json", "--picture", str(picture), "--html", str(page))
-    whole = _run(program, *asked, "--json")
+    command = ["compare", str(GGUF / "gemma2-bf16.gguf"), "--format", "q8_0", "--format", "nf4", "--context", "64"]
+    lean = _lean(site, program, *command, "--json", "--picture", str(picture), "--html", str(page))
+    whole = _run(program, *command, "--json")
     assert lean.returncode == 0, lean.stderr
     assert whole.returncode == 0, whole.stderr
     rows, others = json.loads(lean.stdout), json.loads(whole.stdout)

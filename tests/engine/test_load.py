@@ -33,16 +33,16 @@ def full(monkeypatch):
 @pytest.fixture
 def budgets(monkeypatch):
     """The budgets that plans were asked for; each plan after the first has half the context of the one before."""
-    asked = []
+    limits = []
     make = load.make_plan
 
     def planned(card, *, memory, **options):
-        asked.append(memory)
+        limits.append(memory)
         plan, devices = make(card, memory=None, **options)
-        return replace(plan, context=plan.context >> (len(asked) - 1)), devices
+        return replace(plan, context=plan.context >> (len(limits) - 1)), devices
 
     monkeypatch.setattr(load, "make_plan", planned)
-    return asked
+    return limits
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,11 @@ def test_a_bias_goes_first_and_a_negative_logit_is_penalized_downwards() -> None
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:
-    given = [logits(500, seed) / 3 for seed in range(40)]
+    steps = [logits(500, seed) / 3 for seed in range(40)]
 
     def drawn(seed: int | None, choice: int = 0) -> tuple[list[int], int | None]:
         sampler = Sampler(Sampling(temperature=1.0, top_k=100, seed=seed), choice=choice)
-        return tokens(sampler, *given), sampler.seed
+        return tokens(sampler, *steps), sampler.seed
 
     assert drawn(5) == drawn(5)
     assert drawn(5)[0] != drawn(6)[0]
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:
     assert found != drawn(None)[0]
     assert drawn(seed) == (found, seed)
     begun = Sampler(Sampling(temperature=1.0, top_k=100, seed=seed))
-    assert tokens(begun, *given[30:], answer=tuple(found[:30])) == found[30:], "a draw depends on the position alone"
+    assert tokens(begun, *steps[30:], answer=tuple(found[:30])) == found[30:], "a draw depends on the position alone"
 
 
 def test_a_sequence_chooses_the_same_alone_and_beside_others() -> None:
@@ -106,12 +106,12 @@ def test_a_sequence_chooses_the_same_alone_and_beside_others() -> None:
         Sampling(1.5, typical_p=0.5, seed=9),
         Sampling(0.9, repeat_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.1, seed=1, logprobs=True),
     ]
-    given = np.stack([[logits(3000, 7 * turn + row) for row in range(len(settings))] for turn in range(20)])
+    steps = np.stack([[logits(3000, 7 * turn + row) for row in range(len(settings))] for turn in range(20)])
 
     def answers(order: list[int]) -> list[list[Chosen]]:
         samplers, said = [Sampler(settings[row], [1, 2, 3]) for row in order], [[] for _ in order]
         found = []
-        for step in given:
+        for step in steps:
             rows = [sampler.rows(tokens)[0] for sampler, tokens in zip(samplers, said, strict=True)]
             found.append(sample(step[order], rows))
             for tokens, chosen in zip(said, found[-1], strict=True):
@@ -136,11 +136,11 @@ def test_rows_after_guesses_are_those_of_an_answer_that_has_them() -> None:
     sampler, answer, guesses = Sampler(sampling, [8, 3]), [4, 8], [4, 6, 6, 3]
     found = sampler.rows(answer, guesses)
     for number, row in enumerate(found):
-        (wanted,) = Sampler(sampling, [8, 3]).rows([*answer, *guesses[:number]])
+        (expected,) = Sampler(sampling, [8, 3]).rows([*answer, *guesses[:number]])
         assert (row.random, row.previous.tolist(), row.counts.tolist()) == (
-            wanted.random,
-            wanted.previous.tolist(),
-            wanted.counts.tolist(),
+            expected.random,
+            expected.previous.tolist(),
+            expected.counts.tolist(),
         )
     assert len({row.random for row in found}) == 5
     (after,) = sampler.rows([*answer, 1])
@@ -157,14 +157,14 @@ def test_a_token_that_is_noted_again_after_an_interrupt_is_there_once() -> None:
 
 
 def test_no_row_follows_a_guess_that_a_mask_forbids() -> None:
-    asked: list[list[int]] = []
+    calls: list[list[int]] = []
 
     def mask(answer: Any) -> np.ndarray:
-        asked.append(list(answer))
+        calls.append(list(answer))
         return np.array([0b1010], np.uint64)
 
     rows = Sampler(Sampling(), mask=mask).rows([9], [1, 3, 2, 1])
-    assert (len(rows), asked) == (3, [[9], [9, 1], [9, 1, 3]])
+    assert (len(rows), calls) == (3, [[9], [9, 1], [9, 1, 3]])
 
 
 def test_the_likeliest_without_a_kernel_is_that_of_the_kernel() -> None:
@@ -181,8 +181,8 @@ def test_the_likeliest_without_a_kernel_is_that_of_the_kernel() -> None:
 
 @pytest.mark.parametrize("setting", ["temperature", "presence_penalty", "logit_bias", "logprobs", "mask"])
 def test_any_setting_takes_the_kernel(setting) -> None:
-    given = {"temperature": 0.5, "presence_penalty": 1, "logit_bias": {1: 2}, "logprobs": True}
-    options = {setting: given[setting]} if setting in given else {}
+    values = {"temperature": 0.5, "presence_penalty": 1, "logit_bias": {1: 2}, "logprobs": True}
+    options = {setting: values[setting]} if setting in values else {}
     sampler = Sampler(Sampling(**options), mask=None if options else lambda answer: np.ones(1, np.uint64))
     assert not sampler.rows([3])[0].plain
 
@@ -217,7 +217,7 @@ def test_importing_the_settings_imports_no_compiler_and_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("defaults", "options", "wanted"),
+    ("defaults", "options", "expected"),
     [
         ({}, {}, Sampling()),
         ({"temperature": 0.7, "top_k": 20}, {}, Sampling(0.7, 20)),
@@ -232,9 +232,9 @@ def test_importing_the_settings_imports_no_compiler_and_no_torch() -> None:
     ],
 )
 def test_options_go_before_defaults_and_defaults_before_greedy(
-    defaults: dict[str, Any], options: dict[str, Any], wanted: Sampling
+    defaults: dict[str, Any], options: dict[str, Any], expected: Sampling
 ) -> None:
-    assert Sampling.of(defaults, **options) == wanted
+    assert Sampling.of(defaults, **options) == expected
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_tokens_that_a_device_draws_are_those_of_the_processor(monkeypatch, sure
         decoder = toy(context=64, blocks=64)
         decoder.step.most_ahead = ahead
         plain = decoder.step.choose
-        monkeypatch.setattr(decoder.step, "choose", lambda *given, plain=plain: plain(*given)[:sure])
+        monkeypatch.setattr(decoder.step, "choose", lambda *arguments, plain=plain: plain(*arguments)[:sure])
         each = sequence([1, 2], 40, context=64, sampler=Sampler(Sampling(temperature=0.2, seed=5)))
         said += added(decoder, each)
         assert bool(decoder.step.ahead) == bool(ahead)
@@ -145,7 +145,7 @@ def test_logits_that_are_no_numbers_on_the_device_end_the_sequence(monkeypatch):
     decoder = toy()
     decoder.step.most_ahead = 16
     plain = decoder.step.choose
-    decoder.step.choose = lambda *given: [*plain(*given)[:2], -1, 5][: len(given[-1])]
+    decoder.step.choose = lambda *arguments: [*plain(*arguments)[:2], -1, 5][: len(arguments[-1])]
     each = sequence([1, 2])
     assert added(decoder, each) == [answer([1, 2], 4)]
     assert (each.reason, type(each.error)) == ("error", DeviceError)
@@ -188,13 +188,13 @@ def test_what_another_one_reads_now_is_waited_for():
 def test_owners_share_nothing():
     decoder = toy(context=64, blocks=64)
     scheduler, prompt = scheduling(decoder), list(range(1, 30))
-    seen = []
+    cached = []
     for owner in ("a", "b", "a"):
         each = sequence(prompt, owner=owner, context=64)
         scheduler.add(each)
         finish(scheduler, each)
-        seen.append(each.cached)
-    assert seen == [0, 0, 28]
+        cached.append(each.cached)
+    assert cached == [0, 0, 28]
 
 
 def test_a_full_pool_takes_the_blocks_of_who_came_last():
@@ -287,13 +287,13 @@ def test_all_sequences_of_a_step_are_sampled_in_one_call():
         rows.append(len(settings))
         return RUNG.apply(None, logits, settings)
 
-    scheduler, wanted = Scheduler(decoder, sample), LogitSequence([3] * 5, VOCABULARY)
+    scheduler, expected = Scheduler(decoder, sample), LogitSequence([3] * 5, VOCABULARY)
     samplers = [Sampler(Sampling(temperature=1.0, seed=seed)) for seed in (1, 2)]
     three = [sequence([1, 2]), *(sequence([5, 6], sampler=each) for each in samplers)]
-    for each in (wanted, *three):
+    for each in (expected, *three):
         scheduler.add(each)
     said: list[int] = []
-    while left := [each for each in (wanted, *three) if not each.ended]:
+    while left := [each for each in (expected, *three) if not each.ended]:
         scheduler.advance(*left)
         for each in three:
             while (token := each.take()) is not None:
@@ -301,7 +301,7 @@ def test_all_sequences_of_a_step_are_sampled_in_one_call():
     assert said == answer([1, 2], 8)
     assert max(rows) == 3
     assert sum(rows) == 24
-    assert wanted.logits.argmax(axis=1).tolist() == [next_token([3] * (1 + number)) for number in range(5)]
+    assert expected.logits.argmax(axis=1).tolist() == [next_token([3] * (1 + number)) for number in range(5)]
 
 
 def test_cancelled_at_any_time_and_twice():
@@ -376,11 +376,11 @@ def test_an_interrupt_between_any_two_calls_harms_nobody(moment, drafts, monkeyp
     def counted(owner, name):
         kept = getattr(owner, name)
 
-        def call(*given):
+        def call(*arguments):
             left[0] -= 1
             if left[0] == 0:
                 raise Stop
-            return kept(*given)
+            return kept(*arguments)
 
         monkeypatch.setattr(owner, name, call)
 
@@ -428,13 +428,13 @@ def test_an_answer_that_python_throws_away_amid_a_step_waits_for_its_end():
 def test_logits_of_every_token_beside_an_answer():
     decoder = toy(context=64, blocks=64)
     scheduler, ids = scheduling(decoder), [3, 1, 4, 1, 5, 9, 2, 6]
-    wanted, talker = LogitSequence(ids, VOCABULARY), sequence([5, 6], 12, context=64)
-    for each in (talker, wanted):
+    expected, talker = LogitSequence(ids, VOCABULARY), sequence([5, 6], 12, context=64)
+    for each in (talker, expected):
         scheduler.add(each)
-    while not wanted.ended:
-        scheduler.advance(wanted)
-    scheduler.cancel(wanted)
-    assert wanted.logits.argmax(1).tolist() == [next_token(ids[: n + 1]) for n in range(len(ids))]
+    while not expected.ended:
+        scheduler.advance(expected)
+    scheduler.cancel(expected)
+    assert expected.logits.argmax(1).tolist() == [next_token(ids[: n + 1]) for n in range(len(ids))]
     assert finish(scheduler, talker) == [answer([5, 6], 12)]
     again = sequence(ids, 3, context=64)
     scheduler.add(again)

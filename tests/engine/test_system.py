@@ -12,9 +12,9 @@ from rung.engine import planning
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc keeps freed arrays")
 def test_what_dead_arrays_held_goes_back_to_the_system():
-    held = [np.ones(4000) for _ in range(2000)]  # 64 MB, each too small for a mapping of its own
+    arrays = [np.ones(4000) for _ in range(2000)]  # 64 MB, each too small for a mapping of its own
     last = np.ones(4000)  # the end of the heap stays in use
-    del held
+    del arrays
     before = planning.resident_memory()
     planning.give_back()
     assert before - planning.resident_memory() > 48 << 20

@@ -55,9 +55,9 @@ def every_string() -> list[str]:
     return texts.plain() + texts.with_special()
 
 
-def differences(strings: list[str], wanted: Any, found: Any) -> list[tuple[str, Any, Any]]:
+def differences(strings: list[str], expected: Any, found: Any) -> list[tuple[str, Any, Any]]:
     return [
-        (text, w, f) for text, w, f in ((text, wanted(text), found(text)) for text in strings) if list(w) != list(f)
+        (text, w, f) for text, w, f in ((text, expected(text), found(text)) for text in strings) if list(w) != list(f)
     ]
 
 
@@ -141,11 +141,11 @@ def test_a_gguf_file_gives_plain_text_the_ids_of_the_checkpoint(name: str) -> No
 @pytest.mark.parametrize(("key", "special"), [("special", True), ("text", False)])
 def test_a_gguf_file_gives_text_with_control_tokens_the_ids_of_llama_cpp(name: str, key: str, special: bool) -> None:
     tokenizer = Tokenizer.from_gguf(metadata(name))
-    wanted = dict(zip(texts.with_special(), recorded()[name][key], strict=True))
+    expected = dict(zip(texts.with_special(), recorded()[name][key], strict=True))
     controls = [text for text, kind in zip(*vocabulary(name), strict=True) if kind in (2, 3, 4)]
-    strings = [text for text in wanted if any(control in text for control in controls)]
+    strings = [text for text in expected if any(control in text for control in controls)]
     assert len(strings) > 40
-    wrong = differences(strings, wanted.__getitem__, lambda text: tokenizer.encode(text, special=special, bos=True))
+    wrong = differences(strings, expected.__getitem__, lambda text: tokenizer.encode(text, special=special, bos=True))
     assert wrong == []
 
 
@@ -160,11 +160,13 @@ BLIND_TO_CASE = ("cohere2moe", "kimi-k2", "tiny_aya", "youtu")
 @pytest.mark.parametrize("pre", sorted(key.removeprefix("pre:") for key in recorded() if key.startswith("pre:")))
 def test_every_pre_tokenizer_cuts_as_llama_cpp_does(pre: str) -> None:
     tokenizer = Tokenizer.from_gguf(metadata("qwen2") | {"tokenizer.ggml.pre": pre})
-    wanted = dict(zip(texts.ascii_only(), recorded()[f"pre:{pre}"], strict=True))
-    strings = [text for text in wanted if not (pre in BLIND_TO_CASE and text[1:] != text[1:].lower())]
+    expected = dict(zip(texts.ascii_only(), recorded()[f"pre:{pre}"], strict=True))
+    strings = [text for text in expected if not (pre in BLIND_TO_CASE and text[1:] != text[1:].lower())]
     assert tokenizer.notes == ()
     assert len(strings) > 30
-    assert differences(strings, wanted.__getitem__, lambda text: tokenizer.encode(text, special=False, bos=True)) == []
+    assert (
+        differences(strings, expected.__getitem__, lambda text: tokenizer.encode(text, special=False, bos=True)) == []
+    )
 
 
 def test_all_recorded_pre_tokenizers_are_known_and_differ() -> None:
@@ -192,8 +194,8 @@ def test_a_gguf_file_decodes_what_it_encodes(name: str) -> None:
     tokenizer = Tokenizer.from_gguf(metadata(name))
     composes = name == "qwen2"
     for text in texts.plain():
-        wanted = unicodedata.normalize("NFC", text) if composes else text
-        assert tokenizer.decode(tokenizer.encode(text, special=False, bos=True)) == wanted
+        expected = unicodedata.normalize("NFC", text) if composes else text
+        assert tokenizer.decode(tokenizer.encode(text, special=False, bos=True)) == expected
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "llama2"])

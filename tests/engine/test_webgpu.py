@@ -182,8 +182,8 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
     monkeypatch.setattr(
         program.draw,
         "draw",
-        lambda *given: drawn(*given)._replace(
-            code=drawn(*given).code.replace("let random = setting(4u + ", "let random = 0.5 * setting(4u + ")
+        lambda *arguments: drawn(*arguments)._replace(
+            code=drawn(*arguments).code.replace("let random = setting(4u + ", "let random = 0.5 * setting(4u + ")
         ),
     )
     assert "drawn" in self_check.check(rung_, case("f16", 64), adapter.id)
@@ -217,7 +217,9 @@ def test_tokens_chosen_on_the_device_are_those_of_its_logits(adapter, monkeypatc
     text = model.tokenizer.decode(ids)
     crossed = []
     run = model.backend.choose
-    monkeypatch.setattr(model.backend, "choose", lambda *given: (crossed.append(len(given[-1])), run(*given))[1])
+    monkeypatch.setattr(
+        model.backend, "choose", lambda *arguments: (crossed.append(len(arguments[-1])), run(*arguments))[1]
+    )
     monkeypatch.setattr(scheduler, "LOOK_AHEAD", 1e9)
     for settings in ({}, {"seed": 2, "temperature": 1.0}, {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.9}):
         options = {"max_tokens": 24, "temperature": 0, "raw": True, **settings}

@@ -55,7 +55,7 @@ def test_a_cache_keeps_what_is_seen_and_a_block_more_at_most(window, block):
         cache.reserve(length)
         cache.advance([1])
         cache.reserve(length + 1)
-        there = [number for number, held in enumerate(cache.blocks[1]) if held is not None]
+        there = [number for number, entry in enumerate(cache.blocks[1]) if entry is not None]
         first_visible = max(0, length + 1 - window) // block
         assert there == list(range(there[0], length // block + 1))
         assert first_visible - 1 <= there[0] <= max(0, length // block * block + 1 - window) // block
@@ -242,6 +242,6 @@ def test_windows_that_a_sequence_uses_are_not_freed():
         decoder.pool.take(1)
     with pytest.raises(OutOfMemory):
         decoder.pool.take(1)
-    held = [block for block in cache.blocks[1] if block is not None]
-    assert len(held) == WINDOW // 4
-    assert [decoder.pool.members[1].uses[block] for block in held] == [2, 2]
+    used = [block for block in cache.blocks[1] if block is not None]
+    assert len(used) == WINDOW // 4
+    assert [decoder.pool.members[1].uses[block] for block in used] == [2, 2]
