@@ -31,13 +31,13 @@ def by_hand(q, keys, values, start, scale, window, softcap):
     for t in range(q.shape[0]):
         for h in range(q.shape[1]):
             first = 0 if window is None else max(0, start + t - window + 1)
-            seen = range(first, start + t + 1)
-            scores = [float(q[t, h].double() @ keys[s, h // group].double()) * scale for s in seen]
+            positions = range(first, start + t + 1)
+            scores = [float(q[t, h].double() @ keys[s, h // group].double()) * scale for s in positions]
             if softcap is not None:
                 scores = [softcap * math.tanh(score / softcap) for score in scores]
             top = max(scores)
             weights = [math.exp(score - top) for score in scores]
-            for s, weight in zip(seen, weights, strict=True):
+            for s, weight in zip(positions, weights, strict=True):
                 out[t, h] += weight / sum(weights) * values[s, h // group].double()
     return out
 
@@ -76,9 +76,9 @@ def test_rungs_equal_ref(rung, dtype, window, softcap, shape):
     before = q.clone(), k.clone(), v.clone()
     options = {"start": keys - queries, "scale": shape[4] ** -0.5, "window": window, "softcap": softcap}
     found = rung.load().apply(q, k, v, **options)
-    wanted = REF.apply(q.double(), k, v, **options)
+    expected = REF.apply(q.double(), k, v, **options)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=bound(softcap))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=bound(softcap))
     assert all(torch.equal(now, then) for now, then in zip((q, k, v), before, strict=True))
 
 
@@ -90,8 +90,8 @@ def test_arrays_give_what_tensors_give(dtype, window, softcap, shape):
     q, k, v = case(*shape, dtype)
     options = {"start": keys - queries, "scale": shape[4] ** -0.5, "window": window, "softcap": softcap}
     found = ARRAYS.attend(*(each.numpy() for each in (q, k, v)), **options)
-    wanted = REF.apply(q.double(), k, v, **options)
-    torch.testing.assert_close(torch.from_numpy(found).double(), wanted, rtol=1e-5, atol=bound(softcap))
+    expected = REF.apply(q.double(), k, v, **options)
+    torch.testing.assert_close(torch.from_numpy(found).double(), expected, rtol=1e-5, atol=bound(softcap))
 
 
 def test_scores_far_apart_do_not_overflow():

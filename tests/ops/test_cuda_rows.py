@@ -50,11 +50,11 @@ def test_products_of_few_and_many_rows(name, monkeypatch):
 def test_the_self_check_takes_it_and_finds_a_wrong_scale(name, monkeypatch):
     from rung.kernels.gpu import cuda_products
 
-    given = case("linear", formats.get(name), (1, 64, 512))
-    assert not self_check.check(rung_of(name), given, "cpu")
+    example = case("linear", formats.get(name), (1, 64, 512))
+    assert not self_check.check(rung_of(name), example, "cpu")
     plain = cuda_products.multiply
     monkeypatch.setattr(cuda_products, "multiply", lambda weight, x: plain(weight, x) * 1.1)
-    assert self_check.check(rung_of(name), given, "cpu")
+    assert self_check.check(rung_of(name), example, "cpu")
 
 
 def having(device, version):
@@ -77,5 +77,5 @@ def test_refusals_say_why(name):
 
 
 def test_columns_in_an_order_of_their_own_are_refused():
-    given = case("linear", formats.get("u4:64:ordered"), (1, 64, 512))
-    assert not rung_of("u4").verdict(given, having(catalog.device("3090"), "13"))
+    example = case("linear", formats.get("u4:64:ordered"), (1, 64, 512))
+    assert not rung_of("u4").verdict(example, having(catalog.device("3090"), "13"))

@@ -111,7 +111,7 @@ def logits(rung, state, cache, ids, start, adapter=None):
 
 def tokens(rung, state, cache):
     """Logits of one token after the other."""
-    return torch.cat([logits(rung, state, cache, [token], place) for place, token in enumerate(IDS)])
+    return torch.cat([logits(rung, state, cache, [token], index) for index, token in enumerate(IDS)])
 
 
 def both(cache):
@@ -125,10 +125,10 @@ def fresh(cache, state, ids):
     return cache
 
 
-def assert_close(found, wanted):
+def assert_close(found, expected):
     """Both multiply the same int8 activations; where one rounds to the next integer, a little differs."""
-    assert (found - wanted).abs().max() < 0.1 * wanted.std()
-    assert (found - wanted).square().mean().sqrt() < 0.02 * wanted.std()
+    assert (found - expected).abs().max() < 0.1 * expected.std()
+    assert (found - expected).square().mean().sqrt() < 0.02 * expected.std()
 
 
 class ArrayAttention(PackedParts):
@@ -141,11 +141,11 @@ class ArrayAttention(PackedParts):
 class BothAttention:
     """Attention of arrays and of tensors."""
 
-    def __call__(self, *given, **options):
-        return REF_ATTENTION.apply(*given, **options)
+    def __call__(self, *arguments, **options):
+        return REF_ATTENTION.apply(*arguments, **options)
 
-    def attend(self, *given, **options):
-        return ARRAY_ATTENTION.attend(*given, **options)
+    def attend(self, *arguments, **options):
+        return ARRAY_ATTENTION.attend(*arguments, **options)
 
 
 class Arrays:
@@ -159,8 +159,8 @@ class Arrays:
     def multiply(self, x):
         return x @ self.weight.T
 
-    def attend(self, *given, **options):
-        return ARRAY_ATTENTION.attend(*given, **options)
+    def attend(self, *arguments, **options):
+        return ARRAY_ATTENTION.attend(*arguments, **options)
 
 
 class ArrayParts(PlainParts):
@@ -194,9 +194,9 @@ def test_columns_in_an_order_of_their_own_are_refused():
 def test_tokens_equal_those_of_the_smaller_ops(kind):
     turn = list(KINDS).index(kind) % 2
     threads, cache_dtype = ((1, "f32"), (2, "f16"))[turn]
-    wanted, found = prepared(kind, "q8_0", cache_dtype, threads)
-    assert_close(tokens(*found), tokens(*wanted))
-    for mine, theirs in zip(both(found[2]), both(wanted[2]), strict=True):
+    expected, found = prepared(kind, "q8_0", cache_dtype, threads)
+    assert_close(tokens(*found), tokens(*expected))
+    for mine, theirs in zip(both(found[2]), both(expected[2]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.1)
         assert not mine[len(IDS) :].any()
 
@@ -206,11 +206,11 @@ def test_tokens_equal_those_of_the_smaller_ops(kind):
 def test_prompts_of_every_rung_equal_those_through_torch(kind, format):
     """Packed weights are read without torch, floats as they are stored with it, and so is what the glue alone reads."""
     dtype, threads = ((("f16", 1), ("f32", 2)))[list(KINDS).index(kind) % 2]
-    wanted, found = prepared(kind, format, dtype, threads)
+    expected, found = prepared(kind, format, dtype, threads)
     assert STEP.rows_without_torch(found[1]) == (None if format == "q8_0" else 16)
     parts = ((IDS[:7], 0), (IDS[7:8], 7), (IDS[8:16], 8), (IDS[16:], 16))
-    assert_close(*(torch.cat([logits(*each, ids, start) for ids, start in parts]) for each in (found, wanted)))
-    for mine, theirs in zip(both(found[2]), both(wanted[2]), strict=True):
+    assert_close(*(torch.cat([logits(*each, ids, start) for ids, start in parts]) for each in (found, expected)))
+    for mine, theirs in zip(both(found[2]), both(expected[2]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.1)
         assert not mine[len(IDS) :].any()
 
@@ -236,8 +236,8 @@ def test_mixed_formats_share_their_activations():
 def test_weights_stored_as_floats_give_the_same_sums(kind, format):
     """Nothing is rounded to int8 here: only the order of sums differs. The vocabulary is no multiple of 16."""
     reference, found = prepared(kind, format, "f32", 2)
-    wanted = tokens(*reference)
-    torch.testing.assert_close(tokens(*found), wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+    expected = tokens(*reference)
+    torch.testing.assert_close(tokens(*found), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
     for mine, theirs in zip(both(found[2]), both(reference[2]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
@@ -309,7 +309,7 @@ def test_adapters_stand_beside_weights_of_every_architecture(kind, format):
         adapter = adapter_of(weights) if rung is STEP else None
         state = rung.prepare(weights, cache.pool, threads=2)
         many = 18 if format == "q8_0" else 8  # rows of floats as they are stored that torch does not read
-        cuts = [(IDS[:many], 0), (IDS[:7], many), *(([token], many + 7 + place) for place, token in enumerate(IDS))]
+        cuts = [(IDS[:many], 0), (IDS[:7], many), *(([token], many + 7 + index) for index, token in enumerate(IDS))]
         found.append(torch.cat([logits(rung, state, cache, ids, start, adapter) for ids, start in cuts]))
     assert_close(found[1], found[0])
 
@@ -321,15 +321,15 @@ def test_the_plain_rungs_add_adapters_as_the_compiled_one(rung):
     for each in (rung, STEP):
         pool = BlockPool(shape(model), 32, "f32", ["cpu"] * 3, 16, blocks=6)
         weights = Weights.bind(shape(model), ArrayAttention(roles(model), "q8_0"), 32)
-        given = [None, adapter_of(weights), adapter_of(weights, 19, 1, without=(".q", ".down"))]
-        caches = [Cache(pool) for _ in given]
+        changes = [None, adapter_of(weights), adapter_of(weights, 19, 1, without=(".q", ".down"))]
+        caches = [Cache(pool) for _ in changes]
         for cache in caches:
             cache.reserve(len(IDS))
         state = each.prepare(weights, pool, threads=2)
         for start, end in ((0, 9), (9, 11), (11, 18)):
             batch = [
                 SequenceRows(IDS[start:end], start, cache, 2, adapter)
-                for cache, adapter in zip(caches, given, strict=True)
+                for cache, adapter in zip(caches, changes, strict=True)
             ]
             found.append(torch.from_numpy(each.apply(state, batch).copy()))
     for plain, compiled in zip(found[:3], found[3:], strict=True):
@@ -419,14 +419,14 @@ def test_heads_of_a_key_head_even_out_the_threads():
 
 def test_a_token_of_two_nodes_is_the_token_of_one(monkeypatch):
     """Chunks are cut from both ends, and which thread takes which changes nothing."""
-    wanted = tokens(*list(prepared("llama", "q8_0", "f32", 2))[1])
+    expected = tokens(*list(prepared("llama", "q8_0", "f32", 2))[1])
     for processor in (0, 1):
         getcpu = ctypes.CFUNCTYPE(ctypes.c_int)(lambda number=processor: number)
         address = ctypes.cast(getcpu, ctypes.c_void_p).value
         table = nodes.NodeTable.of(nodes.Halves(frozenset({0}), frozenset({1})), address)
         monkeypatch.setattr(nodes, "table", lambda table=table: table)
         found = tokens(*list(prepared("llama", "q8_0", "f32", 2))[1])
-        assert torch.equal(found, wanted)
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("format", ["q8_0", "q4_1"])
@@ -485,20 +485,20 @@ def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype, 
     model = checkpoint(kind, hidden_size=256, intermediate_size=2560, vocab_size=131)
     described, random = shape(model), np.random.default_rng(3)
     weights = Weights.bind(described, Formats(roles(model), ""), 64)
-    given = [None, adapter_of(weights, 21), adapter_of(weights, 6, 1, (".k", ".up", "head"))]
-    given = given if adapters else [None] * 3
+    changes = [None, adapter_of(weights, 21), adapter_of(weights, 6, 1, (".k", ".up", "head"))]
+    changes = changes if adapters else [None] * 3
     prompts = [random.integers(0, 128, 61).tolist() for _ in range(3)]
     alone = cache_of(described, 64, dtype)
     state = STEP.prepare(weights, alone.pool, threads=1)
     assert STEP.same_bytes(state)
-    wanted = [
+    expected = [
         torch.cat([logits(STEP, state, alone, [token], at, adapter) for at, token in enumerate(ids)])
-        for ids, adapter in zip(prompts, given, strict=True)
+        for ids, adapter in zip(prompts, changes, strict=True)
     ]
     pool = BlockPool(described, 64, dtype, ["cpu"] * len(described.layers), 32, blocks=6)
     together = STEP.prepare(Weights.bind(described, Formats(roles(model), ""), 64), pool, threads=2)
-    found = run_cut(together, [Cache(pool) for _ in prompts], prompts, random, given)
-    for mine, theirs in zip(found, wanted, strict=True):
+    found = run_cut(together, [Cache(pool) for _ in prompts], prompts, random, changes)
+    for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -510,15 +510,15 @@ def test_windows_that_are_given_back_change_no_bytes(window, block):
     prompts = [random.integers(0, 128, 180).tolist() for _ in range(3)]
     whole = cache_of(described, 192)
     state = bind(STEP, described, PackedParts(roles(model), "q8_0"), whole, threads=1)
-    wanted = [logits(STEP, state, whole, ids, 0) for ids in prompts]
+    expected = [logits(STEP, state, whole, ids, 0) for ids in prompts]
     pool = BlockPool(described, 192, "f32", ["cpu"] * len(described.layers), block, sequences=3)
     assert pool.windows
     together = STEP.prepare(Weights.bind(described, PackedParts(roles(model), "q8_0"), 192), pool, threads=2)
     caches = [Cache(pool) for _ in prompts]
-    for mine, theirs in zip(run_cut(together, caches, prompts, random, [None] * 3), wanted, strict=True):
+    for mine, theirs in zip(run_cut(together, caches, prompts, random, [None] * 3), expected, strict=True):
         assert torch.equal(mine, theirs)
     assert all(
-        sum(held is not None for held in cache.blocks[group]) <= window // block + 3
+        sum(entry is not None for entry in cache.blocks[group]) <= window // block + 3
         for cache in caches
         for group in pool.windows
     )

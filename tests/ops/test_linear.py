@@ -97,9 +97,9 @@ def test_packed_rows_take_and_give_16_bits_as_torch_widens_and_narrows_them(shap
     x = torch.randn(count, columns, generator=torch.Generator().manual_seed(7))
     x[-1] *= 30000
     x[0, 3] = torch.nan if count > 1 else 0
-    given = x.to(dtype)
-    want = apply(rung, encoded, given.float()).to(dtype)
-    assert torch.allclose(apply(rung, encoded, given), want, rtol=0, atol=0, equal_nan=True)
+    narrow = x.to(dtype)
+    want = apply(rung, encoded, narrow.float()).to(dtype)
+    assert torch.allclose(apply(rung, encoded, narrow), want, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["numba.row", "numba.tile", "numba.stored", "torch.decode", "ref"])

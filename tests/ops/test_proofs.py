@@ -22,8 +22,8 @@ class Faulty:
         if name not in ("apply", "multiply"):
             return found
 
-        def compute(*given, **options):
-            values = found(*given, **options).copy()
+        def compute(*arguments, **options):
+            values = found(*arguments, **options).copy()
             self._change(values)
             return values
 

@@ -20,8 +20,8 @@ RUNGS = [rung for rung in LADDER.rungs[:-1] if set(rung.needs) <= {"package.numb
 def wild(seed, count=120, degree=3):
     """Splats of every kind: behind the camera, on borders of tiles, opaque, tiny, huge, flat as a disc."""
     generator = torch.Generator().manual_seed(seed)
-    made = splats(count, degree, seed)
-    means, scales, opacities = made.means.clone(), made.scales * 3, made.opacities.clone()
+    base = splats(count, degree, seed)
+    means, scales, opacities = base.means.clone(), base.scales * 3, base.opacities.clone()
     means[:5, 2] *= -1
     means[5:10, 2] = torch.rand(5, generator=generator) * 0.1
     means[10:14] = torch.tensor([[0.0, 0.0, 1.0]]) * (2 + torch.rand(4, 1, generator=generator))
@@ -31,17 +31,17 @@ def wild(seed, count=120, degree=3):
     scales[35:38] *= 40
     scales[38:44, 1:] *= 1e-2
     opacities[44:48] = 0.003
-    colors = made.colors if degree is not None else made.colors[:, 0]
-    return Splats(means, made.quats, scales, opacities, colors)
+    colors = base.colors if degree is not None else base.colors[:, 0]
+    return Splats(means, base.quats, scales, opacities, colors)
 
 
-def doubles(given):
-    return Splats(*(tensor.double() for tensor in given))
+def doubles(scene):
+    return Splats(*(tensor.double() for tensor in scene))
 
 
-def decisions(given, camera, pose=None):
+def decisions(scene, camera, pose=None):
     """Pixels [H, W] where a skip, a stop or an order lies within 1e-5 of its threshold, and the splats seen there."""
-    flat = project(doubles(given), torch.eye(4, dtype=torch.double) if pose is None else pose.double(), camera)
+    flat = project(doubles(scene), torch.eye(4, dtype=torch.double) if pose is None else pose.double(), camera)
     order = torch.argsort(flat.depths, stable=True)
     order = order[flat.radii[order, 0] > 0]
     across, down = torch.meshgrid(torch.arange(camera.width), torch.arange(camera.height), indexing="xy")
@@ -51,23 +51,23 @@ def decisions(given, camera, pose=None):
     raw = flat.opacities[order] * torch.exp(-0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy)
     alpha = torch.where(raw >= LEAST_ALPHA, raw.clamp_max(MOST_ALPHA), 0)
     left = torch.cumprod(1 - alpha, 1)
-    seen = raw >= 0.5 * LEAST_ALPHA
+    visible = raw >= 0.5 * LEAST_ALPHA
     near = (raw / LEAST_ALPHA - 1).abs() < 1e-5
     near |= (left / LEAST_LEFT - 1).abs() < 1e-3  # a product of hundreds of roundings
     near |= (raw / MOST_ALPHA - 1).abs() < 1e-5
     close = flat.depths[order].diff().abs() < 1e-5
-    near[:, 1:] |= close & seen[:, 1:] & seen[:, :-1]
+    near[:, 1:] |= close & visible[:, 1:] & visible[:, :-1]
     unsure = near.any(1)
-    touched = torch.zeros(len(given.means), dtype=torch.bool)
-    touched[order[seen[unsure].any(0)]] = True
+    touched = torch.zeros(len(scene.means), dtype=torch.bool)
+    touched[order[visible[unsure].any(0)]] = True
     return unsure.reshape(camera.height, camera.width), touched
 
 
-def by_hand(given, camera):
+def by_hand(scene, camera):
     """The picture of plain colors, pixel by pixel and splat by splat, without a matrix library."""
     out = torch.zeros(camera.height, camera.width, 5, dtype=torch.double)
     flat = []
-    for mean, quat, scale, opacity, color in zip(*(tensor.double().tolist() for tensor in given), strict=True):
+    for mean, quat, scale, opacity, color in zip(*(tensor.double().tolist() for tensor in scene), strict=True):
         x, y, z = mean
         if not camera.near < z < camera.far:
             continue
@@ -105,31 +105,31 @@ def by_hand(given, camera):
 
 def test_ref_is_the_sum_by_hand():
     camera = Camera(21, 18, 40.0, 43.0, 9.7, 9.1)
-    given = wild(3, 60, None)
-    given = given._replace(means=given.means * torch.tensor([0.3, 0.3, 1.0]), opacities=given.opacities * 0.6 + 0.4)
+    scene = wild(3, 60, None)
+    scene = scene._replace(means=scene.means * torch.tensor([0.3, 0.3, 1.0]), opacities=scene.opacities * 0.6 + 0.4)
     # the hand holds no slope at the picture's edge: splats far outside may differ
-    inside = (given.means[:, :2].abs() < 0.35 * given.means[:, 2:]).all(1) | (given.means[:, 2] < 0.01)
+    inside = (scene.means[:, :2].abs() < 0.35 * scene.means[:, 2:]).all(1) | (scene.means[:, 2] < 0.01)
     assert inside.float().mean() > 0.8
-    kept = Splats(*(tensor[inside] for tensor in given))
-    made, want = REF.apply(doubles(kept), torch.eye(4, dtype=torch.double), camera), by_hand(kept, camera)
-    assert float((made.color - want[..., :3]).abs().max()) < 1e-12
-    assert float((made.depth - want[..., 3]).abs().max()) < 1e-11
-    assert float((made.alpha - want[..., 4]).abs().max()) < 1e-12
-    assert float(made.alpha.max()) > 0.999
+    kept = Splats(*(tensor[inside] for tensor in scene))
+    found, want = REF.apply(doubles(kept), torch.eye(4, dtype=torch.double), camera), by_hand(kept, camera)
+    assert float((found.color - want[..., :3]).abs().max()) < 1e-12
+    assert float((found.depth - want[..., 3]).abs().max()) < 1e-11
+    assert float((found.alpha - want[..., 4]).abs().max()) < 1e-12
+    assert float(found.alpha.max()) > 0.999
 
 
 def test_the_gradients_of_ref_are_slopes():
     camera = Camera(7, 6, 10.0, 11.0, 3.2, 3.3, 2, antialiased=True)
-    given = doubles(splats(4, 2))
+    scene = doubles(splats(4, 2))
     pose = torch.eye(4, dtype=torch.double)
     pose[:3, 3] = torch.tensor([0.1, -0.05, 0.2])
 
     def picture(*tensors):
-        made = REF.apply(Splats(*tensors[:5]), tensors[5], camera)
-        return made.color, made.alpha, made.depth
+        drawn = REF.apply(Splats(*tensors[:5]), tensors[5], camera)
+        return drawn.color, drawn.alpha, drawn.depth
 
     torch.autograd.gradcheck(
-        picture, [tensor.requires_grad_() for tensor in (*given, pose)], eps=1e-7, atol=1e-4, fast_mode=True
+        picture, [tensor.requires_grad_() for tensor in (*scene, pose)], eps=1e-7, atol=1e-4, fast_mode=True
     )
 
 
@@ -148,30 +148,30 @@ def test_harmonics_are_gsplats(degree):
 @pytest.mark.parametrize("seed", range(3))
 def test_projection_is_gsplats(seed):
     theirs = pytest.importorskip("gsplat.cuda._torch_impl")
-    given = doubles(wild(seed, 400))
+    scene = doubles(wild(seed, 400))
     pose = torch.eye(4, dtype=torch.double)
     pose[:3, :3] = torch.linalg.qr(torch.eye(3, dtype=torch.double) + 0.1 * torch.randn(3, 3).double())[0]
     pose[:3, :3] *= torch.sign(torch.diagonal(pose[:3, :3]))
     size = torch.tensor([[CAMERA.fx, 0, CAMERA.cx], [0, CAMERA.fy, CAMERA.cy], [0, 0, 1]], dtype=torch.double)
-    covariances, _ = theirs._quat_scale_to_covar_preci(given.quats, given.scales, compute_preci=False, triu=False)
+    covariances, _ = theirs._quat_scale_to_covar_preci(scene.quats, scene.scales, compute_preci=False, triu=False)
     radii, means, depths, conics, shares = theirs._fully_fused_projection(
-        given.means, covariances, pose[None], size[None], CAMERA.width, CAMERA.height, calc_compensations=True
+        scene.means, covariances, pose[None], size[None], CAMERA.width, CAMERA.height, calc_compensations=True
     )
-    flat = project(given, pose, CAMERA)
-    blurred = project(given, pose, CAMERA._replace(antialiased=True))
-    seen = flat.radii[:, 0] > 0
+    flat = project(scene, pose, CAMERA)
+    blurred = project(scene, pose, CAMERA._replace(antialiased=True))
+    visible = flat.radii[:, 0] > 0
     assert torch.equal(flat.radii, radii[0])
-    assert 0.5 < float(seen.double().mean()) < 0.99
+    assert 0.5 < float(visible.double().mean()) < 0.99
     for got, want in ((flat.means, means[0]), (flat.depths, depths[0]), (flat.conics, conics[0])):
-        assert float(((got - want)[seen].abs() / want[seen].abs().clamp_min(1e-3)).max()) < 1e-5
-    assert float((blurred.opacities - given.opacities * shares[0])[seen].abs().max()) < 1e-6
+        assert float(((got - want)[visible].abs() / want[visible].abs().clamp_min(1e-3)).max()) < 1e-5
+    assert float((blurred.opacities - scene.opacities * shares[0])[visible].abs().max()) < 1e-6
 
 
-def same(rung, given, camera, most, worst):
+def same(rung, scene, camera, most, worst):
     """A rung in float32 gives what ``ref`` gives in float64, but where a decision is on its threshold."""
-    got, slopes = gradients(rung.load(), given, camera)
-    want, right = gradients(REF, doubles(given), camera)
-    unsure, touched = decisions(given, camera)
+    got, slopes = gradients(rung.load(), scene, camera)
+    want, right = gradients(REF, doubles(scene), camera)
+    unsure, touched = decisions(scene, camera)
     assert float(unsure.double().mean()) <= 0.001
     for name, scale in (("color", 1), ("alpha", 1), ("depth", 5)):
         error = (getattr(got, name) - getattr(want, name)).abs().detach() / scale
@@ -206,10 +206,10 @@ def test_compiled_tiles_on_many_scenes(seed):
 )
 def test_pictures_of_any_size(rung, width, height, count):
     camera = Camera(width, height, 30.0, 30.0, width / 2, height / 2, 0)
-    given = splats(count, 0)
+    scene = splats(count, 0)
     got, want = (
         impl.apply(x, torch.eye(4, dtype=x.means.dtype), camera)
-        for impl, x in ((rung.load(), given), (REF, doubles(given)))
+        for impl, x in ((rung.load(), scene), (REF, doubles(scene)))
     )
     assert got.color.shape == (height, width, 3)
     assert float((got.color - want.color).abs().max()) < 1e-4
@@ -219,10 +219,10 @@ def test_pictures_of_any_size(rung, width, height, count):
 @pytest.mark.parametrize("rung", [*RUNGS, LADDER.rung("ref")], ids=lambda rung: rung.name)
 def test_a_pixel_takes_nothing_more_where_a_ten_thousandth_would_be_left(rung):
     """Wide splats that halve what is behind them: 13 of 40 are taken, 0.5^14 is below 1e-4."""
-    given = splats(40, None)
+    scene = splats(40, None)
     means = torch.zeros(40, 3)
     means[:, 2] = 2 + 0.05 * torch.arange(40)
-    flat = Splats(means, given.quats, torch.full((40, 3), 9.0), torch.full((40,), 0.5), torch.ones(40, 3))
+    flat = Splats(means, scene.quats, torch.full((40, 3), 9.0), torch.full((40,), 0.5), torch.ones(40, 3))
     left = 1 - rung.load().apply(flat, torch.eye(4), Camera(20, 20, 30.0, 30.0, 10.0, 10.0)).alpha
     assert float(left.min()) > 1e-4
     assert float(left.max()) < 2e-4
@@ -234,8 +234,8 @@ def test_gradients_of_a_camera_that_is_turned_and_moved(rung):
     found = []
     for implementation, kind in ((rung.load(), torch.float32), (REF, torch.float64)):
         taken = [tensor.detach().to(kind).requires_grad_() for tensor in (*splats(80, 2), pose)]
-        made = implementation.apply(Splats(*taken[:5]), taken[5], CAMERA._replace(degree=2))
-        (made.color.square().sum() + made.depth.sum()).backward()
+        drawn = implementation.apply(Splats(*taken[:5]), taken[5], CAMERA._replace(degree=2))
+        (drawn.color.square().sum() + drawn.depth.sum()).backward()
         found.append([tensor.grad for tensor in taken])
     for here, there in zip(*found, strict=True):
         assert float((here - there).abs().max() / there.abs().max()) < 1e-3
@@ -246,57 +246,57 @@ def test_gradients_of_a_camera_that_is_turned_and_moved(rung):
 )
 def test_numbers_are_ordered_by_size_and_equal_ones_by_place(values):
     by_size = pytest.importorskip("rung.ops.rasterize.numba_tile").by_size
-    held = np.array(values, np.float32) + np.float32(0)  # -0 is 0
-    np.testing.assert_array_equal(by_size(held), np.argsort(held, kind="stable"))
+    keys = np.array(values, np.float32) + np.float32(0)  # -0 is 0
+    np.testing.assert_array_equal(by_size(keys), np.argsort(keys, kind="stable"))
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_nothing_in_the_picture(rung):
-    given = splats(9, 0)
-    given = given._replace(means=given.means - torch.tensor([0.0, 0.0, 10.0]))
-    made, slopes = gradients(rung.load(), given, CAMERA._replace(degree=0))
-    assert not made.color.any()
-    assert not made.radii.any()
+    scene = splats(9, 0)
+    scene = scene._replace(means=scene.means - torch.tensor([0.0, 0.0, 10.0]))
+    drawn, slopes = gradients(rung.load(), scene, CAMERA._replace(degree=0))
+    assert not drawn.color.any()
+    assert not drawn.radii.any()
     assert not any(slope.any() for slope in slopes)
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_the_gradient_on_the_screen_is_that_of_the_centers(rung):
-    given, camera = splats(60, 0), CAMERA._replace(degree=0)
+    scene, camera = splats(60, 0), CAMERA._replace(degree=0)
     found = []
     for implementation, kind in ((rung.load(), torch.float32), (REF, torch.float64)):
         screen = torch.zeros(60, 2, dtype=kind, requires_grad=True)
-        made = implementation.apply(Splats(*(x.to(kind) for x in given)), torch.eye(4, dtype=kind), camera, screen)
-        made.color.square().sum().backward()
+        drawn = implementation.apply(Splats(*(x.to(kind) for x in scene)), torch.eye(4, dtype=kind), camera, screen)
+        drawn.color.square().sum().backward()
         found.append(screen.grad)
     assert float((found[0] - found[1]).abs().max() / found[1].abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("rung", [*RUNGS, LADDER.rung("ref")], ids=lambda rung: rung.name)
 def test_absolute_gradients_on_the_screen_are_sums_over_pixels(rung):
-    given, camera = wild(5, 60, None), Camera(19, 3, 20.0, 20.0, 9.3, 1.6)
+    scene, camera = wild(5, 60, None), Camera(19, 3, 20.0, 20.0, 9.3, 1.6)
     weights = torch.randn(3, 19, 3, generator=torch.Generator().manual_seed(1), dtype=torch.double)
     screen = torch.zeros(60, 2, dtype=torch.double, requires_grad=True)
-    made = REF.apply(doubles(given), torch.eye(4, dtype=torch.double), camera, screen)
-    pixels = (made.color * weights).sum(-1).reshape(-1)
+    drawn = REF.apply(doubles(scene), torch.eye(4, dtype=torch.double), camera, screen)
+    pixels = (drawn.color * weights).sum(-1).reshape(-1)
     each = torch.stack([torch.autograd.grad(pixel, screen, retain_graph=True)[0] for pixel in pixels])
     want = torch.cat([each.sum(0), each.abs().sum(0)], dim=1)
     assert float((want[:, :2].abs() < 0.5 * want[:, 2:]).double().mean()) > 0.1  # signs do matter
     kind = torch.double if rung.name == "ref" else torch.float32
-    told = torch.zeros(60, 4, dtype=kind, requires_grad=True)
-    got = rung.load().apply(Splats(*(tensor.to(kind) for tensor in given)), torch.eye(4, dtype=kind), camera, told)
+    absolute = torch.zeros(60, 4, dtype=kind, requires_grad=True)
+    got = rung.load().apply(Splats(*(tensor.to(kind) for tensor in scene)), torch.eye(4, dtype=kind), camera, absolute)
     (got.color * weights.to(kind)).sum().backward()
-    assert float((told.grad - want).abs().max() / want.abs().max()) < (1e-12 if rung.name == "ref" else 5e-3)
+    assert float((absolute.grad - want).abs().max() / want.abs().max()) < (1e-12 if rung.name == "ref" else 5e-3)
 
 
 def test_the_same_bits_on_any_number_of_threads():
-    rung, given, before = LADDER.rung("numba.tile").load(), splats(3000, 3), torch.get_num_threads()
+    rung, scene, before = LADDER.rung("numba.tile").load(), splats(3000, 3), torch.get_num_threads()
     found = []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            made, slopes = gradients(rung, given, CAMERA)
-            found.append([made.color.detach(), *slopes])
+            drawn, slopes = gradients(rung, scene, CAMERA)
+            found.append([drawn.color.detach(), *slopes])
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
@@ -304,12 +304,12 @@ def test_the_same_bits_on_any_number_of_threads():
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_values_that_are_no_numbers_draw_nothing(rung):
-    given = splats(40, 0)
-    broken = Splats(*(tensor.clone() for tensor in given))
+    scene = splats(40, 0)
+    broken = Splats(*(tensor.clone() for tensor in scene))
     broken.means[3, 0], broken.scales[4, 1], broken.opacities[5], broken.means[6, 2] = [math.nan] * 4
     broken.scales[7, 0] = math.inf
     kept = [index for index in range(40) if index not in (3, 4, 5, 6, 7)]
     camera = CAMERA._replace(degree=0)
     got = rung.load().apply(broken, torch.eye(4), camera)
-    want = rung.load().apply(Splats(*(tensor[kept] for tensor in given)), torch.eye(4), camera)
+    want = rung.load().apply(Splats(*(tensor[kept] for tensor in scene)), torch.eye(4), camera)
     assert float((got.color - want.color).abs().max()) < 1e-5

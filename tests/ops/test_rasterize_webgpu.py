@@ -32,8 +32,8 @@ class Bound:
     def load(self):
         return self
 
-    def apply(self, *given):
-        return RUNG.load().apply(*given, device=self.device.id)
+    def apply(self, *arguments):
+        return RUNG.load().apply(*arguments, device=self.device.id)
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def test_pictures_of_any_size(rung, width, height, count):
 
 def test_long_lists_end_where_a_pixel_takes_no_more(rung):
     """700 splats on each tile, more than are read at once; the wide ones halve what is behind them."""
-    given = splats(1400, None)
-    means = given.means * torch.tensor([0.05, 0.05, 1.0])
+    scene = splats(1400, None)
+    means = scene.means * torch.tensor([0.05, 0.05, 1.0])
     opacities = torch.full((1400,), 0.02)
     opacities[700:] = 0.5
-    flat = Splats(means, given.quats, 100 * given.scales, opacities, given.colors[:, 0])
+    flat = Splats(means, scene.quats, 100 * scene.scales, opacities, scene.colors[:, 0])
     camera = Camera(20, 20, 30.0, 30.0, 10.0, 10.0)
     got, slopes = gradients(rung, flat, camera)
     want, right = gradients(REF, doubles(flat), camera)
@@ -84,50 +84,50 @@ def test_gradients_of_a_camera_that_is_turned_and_moved(rung):
     found = []
     for implementation, kind in ((rung, torch.float32), (REF, torch.float64)):
         taken = [tensor.detach().to(kind).requires_grad_() for tensor in (*splats(80, 2), pose)]
-        made = implementation.apply(Splats(*taken[:5]), taken[5], CAMERA._replace(degree=2))
-        (made.color.square().sum() + made.depth.sum()).backward()
+        drawn = implementation.apply(Splats(*taken[:5]), taken[5], CAMERA._replace(degree=2))
+        (drawn.color.square().sum() + drawn.depth.sum()).backward()
         found.append([tensor.grad for tensor in taken])
     for here, there in zip(*found, strict=True):
         assert float((here - there).abs().max() / there.abs().max()) < 1e-4
 
 
 def test_gradients_on_the_screen_and_their_absolute_sums(rung):
-    given, camera = wild(5, 60, None), Camera(19, 3, 20.0, 20.0, 9.3, 1.6)
+    scene, camera = wild(5, 60, None), Camera(19, 3, 20.0, 20.0, 9.3, 1.6)
     found = []
     for implementation, kind in ((rung, torch.float32), (REF, torch.float64)):
         screen = torch.zeros(60, 4, dtype=kind, requires_grad=True)
-        made = implementation.apply(Splats(*(x.to(kind) for x in given)), torch.eye(4, dtype=kind), camera, screen)
-        made.color.square().sum().backward()
+        drawn = implementation.apply(Splats(*(x.to(kind) for x in scene)), torch.eye(4, dtype=kind), camera, screen)
+        drawn.color.square().sum().backward()
         found.append(screen.grad)
     assert float((found[0] - found[1]).abs().max() / found[1].abs().max()) < 1e-4
     assert float((found[1][:, :2].abs() < 0.5 * found[1][:, 2:]).double().mean()) > 0.1  # signs do matter
 
 
 def test_the_same_bits_twice(rung):
-    given, camera = splats(2000, 1), Camera(112, 96, 100.0, 101.0, 55.5, 48.5, 1)
-    (one, slopes), (two, again) = (gradients(rung, given, camera) for _ in range(2))
+    scene, camera = splats(2000, 1), Camera(112, 96, 100.0, 101.0, 55.5, 48.5, 1)
+    (one, slopes), (two, again) = (gradients(rung, scene, camera) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip((one.color, *slopes), (two.color, *again), strict=True))
 
 
 def test_nothing_in_the_picture(rung):
-    given = splats(9, 0)
-    given = given._replace(means=given.means - torch.tensor([0.0, 0.0, 10.0]))
-    made, slopes = gradients(rung, given, CAMERA._replace(degree=0))
-    assert not made.color.any()
-    assert not made.alpha.any()
-    assert not made.radii.any()
+    scene = splats(9, 0)
+    scene = scene._replace(means=scene.means - torch.tensor([0.0, 0.0, 10.0]))
+    drawn, slopes = gradients(rung, scene, CAMERA._replace(degree=0))
+    assert not drawn.color.any()
+    assert not drawn.alpha.any()
+    assert not drawn.radii.any()
     assert not any(slope.any() for slope in slopes)
 
 
 def test_values_that_are_no_numbers_draw_nothing(rung):
-    given = splats(40, 0)
-    broken = Splats(*(tensor.clone() for tensor in given))
+    scene = splats(40, 0)
+    broken = Splats(*(tensor.clone() for tensor in scene))
     broken.means[3, 0], broken.scales[4, 1], broken.opacities[5], broken.means[6, 2] = [math.nan] * 4
     broken.scales[7, 0], broken.quats[8, 2] = math.inf, math.nan
     kept = [index for index in range(40) if not 3 <= index <= 8]
     camera = CAMERA._replace(degree=0)
     got = rung.apply(broken, torch.eye(4), camera)
-    want = rung.apply(Splats(*(tensor[kept] for tensor in given)), torch.eye(4), camera)
+    want = rung.apply(Splats(*(tensor[kept] for tensor in scene)), torch.eye(4), camera)
     assert torch.equal(got.color, want.color)
 
 
@@ -135,14 +135,14 @@ def test_what_a_driver_does_not_bind_is_refused(adapter, rung, monkeypatch):
     from rung.kernels.webgpu.gpu import gpu
 
     device = gpu(adapter.id)
-    made = rung.apply(Splats(*(x.requires_grad_() for x in splats(300, 3))), torch.eye(4), CAMERA)
+    drawn = rung.apply(Splats(*(x.requires_grad_() for x in splats(300, 3))), torch.eye(4), CAMERA)
     for most in (300 * 16 * 12 - 1, 6 * 4 * CAMERA.width * CAMERA.height - 1):
         monkeypatch.setattr(device, "limits", replace(device.limits, binding=most))
         with pytest.raises(OutOfMemory, match="one buffer"):
             rung.apply(splats(300 if most < 60_000 else 3000, 3), torch.eye(4), CAMERA)
     monkeypatch.setattr(device, "limits", replace(device.limits, binding=4096))
     with pytest.raises(OutOfMemory, match="one buffer"):
-        made.color.sum().backward()
+        drawn.color.sum().backward()
 
 
 def test_an_adapter_whose_workgroups_have_too_little_memory_is_left(adapter):
@@ -162,11 +162,11 @@ def test_keys_are_sorted_and_equal_ones_keep_their_order(adapter, count, bits):
     device, generator = gpu(adapter.id), np.random.default_rng(count)
     keys = generator.integers(0, 1 << bits, count, np.uint64).astype(np.uint32)
     keys[count // 2 :] = keys[: count - count // 2]
-    given = device.upload([keys]), device.upload([np.arange(count, dtype=np.uint32)])
-    kernels, *made = sorting.sort(device, count, *given, bits, sorting.Scratch.of(device, count))
+    inputs = device.upload([keys]), device.upload([np.arange(count, dtype=np.uint32)])
+    kernels, *results = sorting.sort(device, count, *inputs, bits, sorting.Scratch.of(device, count))
     device.run(kernels)
     order = np.argsort(keys, kind="stable")
-    for buffer, right in zip(made, (keys[order], order), strict=True):
+    for buffer, right in zip(results, (keys[order], order), strict=True):
         np.testing.assert_array_equal(device.read(buffer, 0, 4 * count).view(np.uint32), right)
 
 
@@ -177,24 +177,24 @@ def test_prefix_sums(adapter, count):
 
     device = gpu(adapter.id)
     values = np.random.default_rng(count).integers(0, 1000, count, np.uint32)
-    sums, made = sorting.sums_of(device, count), device.buffer(4 * count + 4)
-    device.run([*sorting.prefix_sums(device, count, device.upload([values]), sums, made)])
+    sums, result = sorting.sums_of(device, count), device.buffer(4 * count + 4)
+    device.run([*sorting.prefix_sums(device, count, device.upload([values]), sums, result)])
     right = np.concatenate([[0], np.cumsum(values, dtype=np.uint64)])
-    np.testing.assert_array_equal(device.read(made, 0, 4 * count + 4).view(np.uint32), right)
+    np.testing.assert_array_equal(device.read(result, 0, 4 * count + 4).view(np.uint32), right)
 
 
 def test_it_trains_as_the_processor_does(adapter):
     """Adam on a picture: the losses of some steps are those of the compiled tiles."""
     losses = []
     for device in (None, adapter.id):
-        given = [x.clone().requires_grad_() for x in splats(300, None)]
-        given[4] = splats(300, None).colors[:, 0].clone().requires_grad_()
-        wanted = torch.linspace(0, 1, 48)[None, :, None].expand(48, 48, 3)
+        parameters = [x.clone().requires_grad_() for x in splats(300, None)]
+        parameters[4] = splats(300, None).colors[:, 0].clone().requires_grad_()
+        goal = torch.linspace(0, 1, 48)[None, :, None].expand(48, 48, 3)
         intrinsics = torch.tensor([[[50.0, 0, 24], [0, 50, 24], [0, 0, 1]]])
-        optimizer, found = torch.optim.Adam(given, lr=1e-2), []
+        optimizer, found = torch.optim.Adam(parameters, lr=1e-2), []
         for _ in range(15):
-            picture, _, meta = rasterization(*given, torch.eye(4)[None], intrinsics, 48, 48, device=device)
-            loss = (picture[0] - wanted).square().mean()
+            picture, _, meta = rasterization(*parameters, torch.eye(4)[None], intrinsics, 48, 48, device=device)
+            loss = (picture[0] - goal).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -211,9 +211,9 @@ def test_no_more_crosses_the_bus_than_is_planned(adapter, rung):
 
     device = gpu(adapter.id)
     for degree in (1, 3):
-        given = Splats(*(x.requires_grad_() for x in splats(3000, degree)))
+        scene = Splats(*(x.requires_grad_() for x in splats(3000, degree)))
         before, camera = device.crossed, Camera(112, 96, 100.0, 101.0, 55.5, 48.5, degree)
-        rung.apply(given, torch.eye(4), camera, torch.zeros(3000, 2)).color.sum().backward()
+        rung.apply(scene, torch.eye(4), camera, torch.zeros(3000, 2)).color.sum().backward()
         planned = crossing_bytes(Load(3000, 112 * 96, degree))
         assert planned * 0.99 < device.crossed - before < planned + 4096
-        assert given.colors.grad.shape == given.colors.shape
+        assert scene.colors.grad.shape == scene.colors.shape

@@ -106,19 +106,19 @@ def steps(sample, values: np.ndarray, settings: dict[str, Any], turns: int) -> n
 def test_shares_are_those_of_transformers(sample, settings):
     """Even random numbers meet a token as often as its probability says, to one turn."""
     values, turns = normal(100), 400
-    wanted = probabilities(values, Row(**settings))
+    expected = probabilities(values, Row(**settings))
     counts = steps(sample, values, settings, turns)
-    assert np.abs(counts - wanted * turns).max() <= 1.001
-    assert set(np.flatnonzero(counts)) <= set(np.flatnonzero(wanted))
+    assert np.abs(counts - expected * turns).max() <= 1.001
+    assert set(np.flatnonzero(counts)) <= set(np.flatnonzero(expected))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMED)
 def test_ties_are_kept_as_transformers_keeps_them(sample, settings):
     """Of equal logits at the edge of top-p as many are kept; which of them no sort of torch promises."""
     values, turns = np.round(normal(100)), 400
-    wanted = probabilities(values, Row(**settings))
+    expected = probabilities(values, Row(**settings))
     counts = steps(sample, values, settings, turns)
-    assert np.abs(np.sort(counts) - np.sort(wanted) * turns).max() <= 2.001
+    assert np.abs(np.sort(counts) - np.sort(expected) * turns).max() <= 2.001
 
 
 def test_what_reaches_top_p_exactly_is_enough_and_the_lower_ids_stay(sample):
@@ -234,14 +234,14 @@ def test_a_row_depends_on_no_other_and_on_no_number_of_threads():
     rows = [random_row(generator, 32_003) for _ in range(16)]
     for rung in RUNGS[:1]:
         implementation = rung.load()
-        alone, beside = implementation.prepare(threads=1), implementation.prepare(threads=4)
+        alone, threaded = implementation.prepare(threads=1), implementation.prepare(threads=4)
         singles = [implementation.apply(alone, values[i : i + 1], rows[i : i + 1])[0] for i in range(16)]
-        assert implementation.apply(beside, values, rows) == singles
+        assert implementation.apply(threaded, values, rows) == singles
         order = generator.permutation(16)
-        assert implementation.apply(beside, values[order], [rows[i] for i in order]) == [singles[i] for i in order]
+        assert implementation.apply(threaded, values[order], [rows[i] for i in order]) == [singles[i] for i in order]
         apart = np.zeros((32, 32_100), np.float32)
         apart[::2, 50:32_053] = values
-        assert implementation.apply(beside, apart[::2, 50:32_053], rows) == singles
+        assert implementation.apply(threaded, apart[::2, 50:32_053], rows) == singles
 
 
 def test_a_row_without_numbers_is_an_error_and_the_others_go_on(sample):
@@ -306,8 +306,8 @@ def test_draws_follow_the_distribution():
     """Chi-square of draws with the random bits of consecutive positions, of choices, and of seeds."""
     implementation = RUNGS[0].load()
     state, draws, values = implementation.prepare(threads=1), 8000, normal(40, scale=1.5)
-    wanted = torch.tensor(values, dtype=torch.float64).softmax(0).numpy() * draws
-    assert wanted.min() > 2
+    expected = torch.tensor(values, dtype=torch.float64).softmax(0).numpy() * draws
+    assert expected.min() > 2
     counters = (
         ((3, 0, turn) for turn in range(draws)),
         ((3, turn, 0) for turn in range(draws)),
@@ -317,7 +317,7 @@ def test_draws_follow_the_distribution():
         rows = [Row(temperature=1.0, random=random_bits(*each)) for each in counter]
         found = implementation.apply(state, np.repeat(values[None], draws, axis=0), rows)
         counts = np.bincount([each.token for each in found], minlength=40)
-        assert ((counts - wanted) ** 2 / wanted).sum() < 73  # of 39 degrees of freedom: one in a thousand
+        assert ((counts - expected) ** 2 / expected).sum() < 73  # of 39 degrees of freedom: one in a thousand
 
 
 def test_random_bits_are_those_of_numpys_philox():
@@ -334,7 +334,7 @@ def test_the_self_check_takes_right_rungs_and_finds_wrong_ones(rung, monkeypatch
 
     def always(change):
         monkeypatch.setattr(
-            implementation, "apply", lambda *given: [change(each) for each in right(*given)], raising=False
+            implementation, "apply", lambda *arguments: [change(each) for each in right(*arguments)], raising=False
         )
         return self_check.check(rung, CASE, "cpu")
 
