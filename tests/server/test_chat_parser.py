@@ -19,7 +19,7 @@ def found(text: str, cut: int = 0, tools=TOOLS, **how):
     parser = ChatParser(tools, **how)
     if not cut:
         return [_plain(part) for part in parse(parser, text)]
-    parts = [part for place in range(0, len(text), cut) for part in parser.push(text[place : place + cut])]
+    parts = [part for start in range(0, len(text), cut) for part in parser.push(text[start : start + cut])]
     joined: list = []
     for part in map(_plain, [*parts, *parser.finish()]):
         if joined and part[0] == joined[-1][0] != "call":

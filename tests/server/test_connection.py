@@ -35,7 +35,7 @@ class Streams:
     """An application of a few paths; ``given`` counts the parts that were taken of the long stream."""
 
     def __init__(self) -> None:
-        self.given, self.ended = 0, threading.Event()
+        self.sent, self.ended = 0, threading.Event()
         self.writers, self.refused = [], 0
 
     async def __call__(self, scope, receive, send) -> None:
@@ -56,19 +56,19 @@ class Streams:
 
     async def _at_once(self):
         """Every other part is written at once, if the client has read enough for that."""
-        self.given = 0
+        self.sent = 0
         for number in range(PARTS):
-            self.given += 1
+            self.sent += 1
             part = b"%8d" % number + PART
             if number % 2 == 0 or not self.writers[-1](part):
                 self.refused += number % 2
                 yield part
 
     async def _long(self):
-        self.given = 0
+        self.sent = 0
         try:
             for _ in range(PARTS):
-                self.given += 1
+                self.sent += 1
                 yield PART
         finally:
             self.ended.set()
@@ -109,9 +109,9 @@ def rest(client: socket.socket) -> bytes:
 def wait_still(app: Streams) -> int:
     """The parts that were taken once no more are."""
     before, until = -1, time.monotonic() + 20
-    while before != app.given or not before:
+    while before != app.sent or not before:
         assert time.monotonic() < until
-        before = app.given
+        before = app.sent
         time.sleep(0.3)
     return before
 
@@ -138,7 +138,7 @@ def test_a_client_that_never_reads_is_hung_up_on(streams, monkeypatch):
     streams.ended.clear()
     with connected(streams.port, "/long") as client:
         assert streams.ended.wait(20)
-        assert streams.given < PARTS
+        assert streams.sent < PARTS
         with contextlib.suppress(ConnectionError):
             assert len(rest(client)) < len(PART) * PARTS
 

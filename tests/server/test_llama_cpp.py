@@ -93,8 +93,8 @@ def coder(_cache, model, tmp_path_factory):
     pieces = map(model.tokenizer.piece, range(model.tokenizer.size))
     words = [piece for piece in pieces if re.fullmatch(b"[a-z]{5}", piece)]
     places = [each for word in words if data.count(each := b"\5\0\0\0\0\0\0\0" + word) == 1][:3]
-    for place, mark in zip(places, FIM, strict=True):
-        data = data.replace(place, place[:8] + mark)
+    for token, mark in zip(places, FIM, strict=True):
+        data = data.replace(token, token[:8] + mark)
     (folder / "coder.gguf").write_bytes(data)
     with serving(folder, str(folder / "coder.gguf")) as found:
         yield found, load(str(folder / "coder.gguf"), device="cpu")

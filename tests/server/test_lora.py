@@ -13,11 +13,11 @@ BODY = {"prompt": "the cat", "n_predict": 10}
 
 @pytest.fixture(scope="module")
 def several(_cache, tmp_path_factory):
-    place = tmp_path_factory.mktemp("lora")
-    base(place / "base", head_dim=16)
+    folder = tmp_path_factory.mktemp("lora")
+    base(folder / "base", head_dim=16)
     for name, seed in (("one", 1), ("two", 2)):
-        adapted(base(place / "again", head_dim=16), seed=seed).save_pretrained(place / name)
-    return place
+        adapted(base(folder / "again", head_dim=16), seed=seed).save_pretrained(folder / name)
+    return folder
 
 
 def test_adapters_have_the_strengths_that_are_named(several, tmp_path):

@@ -38,12 +38,12 @@ def store(_cache, tmp_path, monkeypatch):
 
 
 def keep(name: str, data: bytes) -> None:
-    made = Manifest(
+    manifest = Manifest(
         name, name, "MIT", "q4_0", "a test", (StoredFile("tiny.gguf", len(data), hashlib.sha256(data).hexdigest()),)
     )
-    made.folder.mkdir(parents=True, exist_ok=True)
-    made.path.write_bytes(data)
-    folder.write_manifest(made)
+    manifest.folder.mkdir(parents=True, exist_ok=True)
+    manifest.path.write_bytes(data)
+    folder.write_manifest(manifest)
 
 
 def said(name: str, tokens: int = 6) -> str:
@@ -173,17 +173,17 @@ def test_models_of_the_command_line_that_have_no_room_wait_for_a_request(store, 
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"),
+    ("text", "seconds"),
     [("5m", 300), ("1h30m", 5400), ("250ms", 0.25), ("0", 0), (0, 0), (2.5, 2.5), ("-1", math.inf), ("-5m", math.inf)],
 )
-def test_keep_alive_takes_what_ollama_takes(given, seconds):
-    assert parse_keep_alive(given) == seconds
+def test_keep_alive_takes_what_ollama_takes(text, seconds):
+    assert parse_keep_alive(text) == seconds
 
 
-@pytest.mark.parametrize("given", ["", "soon", "5 minutes", "5m!", "nan", "m"])
-def test_a_time_that_is_none_is_refused(given):
+@pytest.mark.parametrize("text", ["", "soon", "5 minutes", "5m!", "nan", "m"])
+def test_a_time_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
-        parse_keep_alive(given)
+        parse_keep_alive(text)
 
 
 def test_the_command_refuses_what_is_of_one_model(rung):

@@ -94,13 +94,13 @@ def test_options_change_answers_as_they_do_in_python(openai_client, model):
     )
     for options in cases:
         answer = openai_client.chat.completions.create(model="demo", messages=HELLO, max_tokens=20, **options)
-        given = {**options, "stop": [options["stop"]]} if isinstance(options.get("stop"), str) else options
-        assert answer.choices[0].message.content == "".join(model.chat(HELLO, max_tokens=20, **given)), options
+        keywords = {**options, "stop": [options["stop"]]} if isinstance(options.get("stop"), str) else options
+        assert answer.choices[0].message.content == "".join(model.chat(HELLO, max_tokens=20, **keywords)), options
     ours = {"top_k": 3, "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.3, "temperature": 1.2, "seed": 4}
-    given = {name: ours[name] for name in ("temperature", "seed")}
-    more = {name: value for name, value in ours.items() if name not in given}
+    keywords = {name: ours[name] for name in ("temperature", "seed")}
+    more = {name: value for name, value in ours.items() if name not in keywords}
     answer = openai_client.chat.completions.create(
-        model="demo", messages=HELLO, max_tokens=20, **given, extra_body=more
+        model="demo", messages=HELLO, max_tokens=20, **keywords, extra_body=more
     )
     assert answer.choices[0].message.content == "".join(model.chat(HELLO, max_tokens=20, **ours))
 
@@ -288,9 +288,9 @@ def read_events(content: bytes) -> tuple[str, list[dict]]:
             continue
         event = {name: value for name, value in json.loads(each[6:]).items() if name not in ("id", "created", "rung")}
         for choice in event["choices"]:
-            place, name = (choice["delta"], "content") if "delta" in choice else (choice, "text")
-            texts.append(place.get(name) or "")
-            place[name], choice["logprobs"] = "" if place.get(name) else place.get(name), None
+            delta, name = (choice["delta"], "content") if "delta" in choice else (choice, "text")
+            texts.append(delta.get(name) or "")
+            delta[name], choice["logprobs"] = "" if delta.get(name) else delta.get(name), None
         kinds[json.dumps(event)] = event
     return "".join(texts), list(kinds.values())
 
@@ -340,9 +340,9 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(openai_client, model, a
     found = answer.choices[0].logprobs
     assert len(found.token_logprobs) == len(ids) + 1
     assert (found.token_logprobs[0], found.top_logprobs[0]) == (None, None)
-    for place, token in enumerate(ids[1:], 1):
-        assert found.token_logprobs[place] == pytest.approx(expected[place - 1, token], abs=1e-4)
-        assert max(found.top_logprobs[place].values()) == pytest.approx(expected[place - 1].max(), abs=1e-4)
+    for index, token in enumerate(ids[1:], 1):
+        assert found.token_logprobs[index] == pytest.approx(expected[index - 1, token], abs=1e-4)
+        assert max(found.top_logprobs[index].values()) == pytest.approx(expected[index - 1].max(), abs=1e-4)
     assert answer.choices[0].text.endswith("".join(model.generate(text, raw=True, max_tokens=1)))
     assert text in answer.choices[0].text
     streamed = openai_client.completions.create(

@@ -23,8 +23,8 @@ def lama(server):
 
 def test_anthropics_client_gets_what_the_model_says(claude, model):
     for system in (None, "Be brief."):
-        given = [*([{"role": "system", "content": system}] if system else []), *HELLO]
-        expected = model.chat(given, max_tokens=9)
+        messages = [*([{"role": "system", "content": system}] if system else []), *HELLO]
+        expected = model.chat(messages, max_tokens=9)
         text = "".join(expected)
         more = {"system": system} if system else {}
         answer = claude.messages.create(model="demo", messages=HELLO, max_tokens=9, **more)

@@ -112,14 +112,14 @@ def test_a_model_file_that_is_overwritten_is_served_on_and_the_new_one_after_an_
         assert (status, "copy.gguf" in answer["error"]["message"]) == (503, True)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_an_answer_does_not_go_on_with_another_model_in_the_place_of_its_own(tmp_path, long, model, in_place):
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_an_answer_does_not_go_on_with_another_model_in_the_place_of_its_own(tmp_path, long, model, overwrites):
     path = tmp_path / "copy.gguf"
     shutil.copy(model.card.path, path)
     with serving(tmp_path, str(path)) as server, client_of(server) as client:
         stream = client.completions.create(**{**long, "model": str(path)}, stream=True)
         assert next(iter(stream)).choices[0].text
-        if not in_place:
+        if not overwrites:
             path.unlink()
         shutil.copyfile(OTHER, path)
         os.kill(server.engine(), signal.SIGKILL)

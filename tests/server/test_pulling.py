@@ -17,10 +17,10 @@ from tests.tiny_starter import publish_as_first, use_index, use_store
 def index(tmp_path, monkeypatch):
     """An index that holds a tiny model as the starter smollm2, also for the processes of a server."""
     store = use_store(tmp_path, monkeypatch)
-    with use_index(monkeypatch) as made:
-        publish_as_first(made, tmp_path, monkeypatch)
+    with use_index(monkeypatch) as server:
+        publish_as_first(server, tmp_path, monkeypatch)
         monkeypatch.setenv("PLANTED_STARTERS", str(tmp_path / "starters.toml"))
-        yield made, store
+        yield server, store
     starters.starters.cache_clear()
 
 
@@ -38,7 +38,7 @@ def test_nobody_changes_the_store_without_a_word(server, method, path):
 
 
 def test_models_are_pulled_and_deleted(index, tmp_path):
-    made, store = index
+    index_server, store = index
     with serving(tmp_path, "demo", "--allow-pull", first=PLANTED) as server:
         client = ollama.Client(host=server.url)
         steps = list(client.pull("smollm2", stream=True))
@@ -47,7 +47,7 @@ def test_models_are_pulled_and_deleted(index, tmp_path):
         assert sizes[-1][0] == sizes[-1][1] > 0
         assert client.pull("smollm2:latest").status == "success"  # which is there
         assert {each.model for each in client.list().models} == {"demo", "smollm2"}
-        made.requests.clear()
+        index_server.requests.clear()
         load(server, "smollm2")
         for name in ("../smollm2", "/etc/passwd", "smollm2/../../x", str(store), "nothing-like-that", "a" * 400, "\0"):
             for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete")):
@@ -64,12 +64,12 @@ def test_models_are_pulled_and_deleted(index, tmp_path):
         assert server.call("/api/delete", {"model": "demo"}, method="DELETE")[0] == 404
         assert server.call("/api/pull", {"model": "smollm2", "insecure": True})[0] == 400
         assert server.call("/api/pull", {})[0] == 400
-    assert not made.requests
+    assert not index_server.requests
 
 
 def test_a_pull_that_fails_says_why(index, tmp_path):
-    made, _ = index
-    made.wheels.clear()
+    index_server, _ = index
+    index_server.wheels.clear()
     with serving(tmp_path, "demo", "--allow-pull", first=PLANTED) as server:
         lines = server.call("/api/pull", {"model": "smollm2"})[1].splitlines()
         assert "error" in json.loads(lines[-1])

@@ -120,30 +120,30 @@ def test_a_template_may_write_more_than_the_context_holds(server):
 
 
 def test_an_answer_goes_on_from_the_last_message(server, model):
-    asked = [{"role": "user", "content": "hello"}]
-    begun = [*asked, {"role": "assistant", "content": "I do"}]
+    messages = [{"role": "user", "content": "hello"}]
+    begun = [*messages, {"role": "assistant", "content": "I do"}]
     body = {"messages": begun, "max_tokens": 4, "continue_final_message": True}
     found = server.call("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
-    prompt = model.chat_text(asked) + "I do"
+    prompt = model.chat_text(messages) + "I do"
     template = {"messages": begun, "continue_final_message": True}
     assert server.call("/apply-template", template)[1]["prompt"] == prompt
     assert found == "".join(
-        model.start(model.chat_ids(asked) + model.tokenizer.encode("I do", bos=False), goes_on=False, max_tokens=4)
+        model.start(model.chat_ids(messages) + model.tokenizer.encode("I do", bos=False), goes_on=False, max_tokens=4)
     )
-    parts = [*asked, {"role": "assistant", "content": [{"type": "text", "text": each} for each in ("I", "do")]}]
+    parts = [*messages, {"role": "assistant", "content": [{"type": "text", "text": each} for each in ("I", "do")]}]
     verbose = server.call("/v1/chat/completions", {"messages": parts, "max_tokens": 1, "verbose": True})[1]
     assert verbose["__verbose"]["prompt"].endswith(prompt.replace("I do", "I\n\ndo"))  # as llama-server joins them
     assert server.call("/v1/chat/completions", {**body, "add_generation_prompt": True})[0] == 400
     again = {"model": "demo", "messages": begun, "max_tokens": 4}
     local = {"model": "demo", "messages": begun, "options": {"num_predict": 4}, "stream": False}
-    for path, given in (("/v1/chat/completions", again), ("/v1/messages", again), ("/api/chat", local)):
-        assert _text(server.call(path, given)[1]) == found, path
+    for path, request in (("/v1/chat/completions", again), ("/v1/messages", again), ("/api/chat", local)):
+        assert _text(server.call(path, request)[1]) == found, path
     begins = server.call("/apply-template", {"messages": begun, "add_generation_prompt": True})[1]["prompt"]
     assert begins == model.chat_text(begun)
-    assert server.call("/v1/chat/completions", {**body, "messages": asked})[0] == 400
-    plain = server.call("/apply-template", {"messages": asked, "add_generation_prompt": False})[1]["prompt"]
-    assert model.chat_text(asked).startswith(plain)
-    assert len(plain) < len(model.chat_text(asked))
+    assert server.call("/v1/chat/completions", {**body, "messages": messages})[0] == 400
+    plain = server.call("/apply-template", {"messages": messages, "add_generation_prompt": False})[1]["prompt"]
+    assert model.chat_text(messages).startswith(plain)
+    assert len(plain) < len(model.chat_text(messages))
 
 
 def test_another_template_is_read(tmp_path, rung):

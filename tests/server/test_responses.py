@@ -21,12 +21,12 @@ def test_text_is_what_the_model_says(openai_client, model):
     expected = model.chat(HELLO, max_tokens=9)
     text = "".join(expected)
     options = {"model": "demo", "max_output_tokens": 9}
-    for given in (
+    for inputs in (
         "hello",
         HELLO,
         [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}],
     ):
-        answer = openai_client.responses.create(**options, input=given)
+        answer = openai_client.responses.create(**options, input=inputs)
         assert answer.output_text == text
         assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert answer.usage.input_tokens == expected.result["prompt_tokens"]
@@ -98,11 +98,11 @@ def test_calls_and_their_results(openai_client):
         "output_item.done",
         "completed",
     ]
-    made = events[-1].response
-    (call,) = made.output
+    response = events[-1].response
+    (call,) = response.output
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
     more = {"model": "demo", "tools": TOOLS, "max_output_tokens": 4}
-    one = openai_client.responses.create(**more, input=[result], previous_response_id=made.id)
+    one = openai_client.responses.create(**more, input=[result], previous_response_id=response.id)
     two = openai_client.responses.create(**more, input=[*HELLO, call.to_dict(), result])
     assert one.output_text == two.output_text
     broken = {"type": "function_call", "call_id": "c", "name": "move", "arguments": "{broken"}

@@ -214,9 +214,9 @@ def test_hosts_of_a_server_on_all_addresses_are_this_machines():
     assert gate.all_keys("::1", (), False) == ((), None)
     assert gate.all_keys("0.0.0.0", (), True) == ((), None)
     assert gate.all_keys("0.0.0.0", ("mine",), False) == (("mine",), None)
-    keys, made = gate.all_keys("192.168.1.5", (), False)
-    assert keys == (made,)
-    assert len(made) > 30
+    keys, key = gate.all_keys("192.168.1.5", (), False)
+    assert keys == (key,)
+    assert len(key) > 30
     assert gate.all_keys("example.org", (), False)[1] is not None
 
 

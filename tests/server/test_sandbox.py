@@ -115,7 +115,7 @@ def test_a_kernel_without_either_is_said(monkeypatch):
     from rung.server.child import sandbox
     from rung.server.protocol import Load
 
-    def missing(*given):
+    def missing(*arguments):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(sandbox, "close_files", missing)

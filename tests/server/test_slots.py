@@ -82,11 +82,11 @@ def test_a_damaged_file_is_refused_and_restores_nothing_wrong(saving):
     saved = call(server, "/slots/1?action=save", {"filename": "damaged"})[1]
     (file,) = set(folder.iterdir()) - before
     data = file.read_bytes()
-    for place in (3, 9, 40, len(data) // 2, len(data) - 1):
+    for position in (3, 9, 40, len(data) // 2, len(data) - 1):
         call(server, "/slots/1?action=erase")
-        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        file.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
         status, answer = call(server, "/slots/0?action=restore", {"filename": "damaged"})
-        assert (status, answer["error"]["code"]) == (400, "file-invalid"), place
+        assert (status, answer["error"]["code"]) == (400, "file-invalid"), position
         assert complete(server, 1)[0] == text
     for cut in (0, 5, len(data) - 1):
         file.write_bytes(data[:cut])

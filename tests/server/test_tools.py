@@ -78,12 +78,12 @@ def test_a_required_call_is_valid_at_any_temperature(openai_client):
 
 
 def test_arguments_that_a_schema_does_not_name_are_not_made_up(openai_client):
-    place = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"]}
+    point = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"]}
     schema = {
         "type": "object",
-        "properties": {"to": {"$ref": "#/$defs/Place"}, "by": {"type": "array", "items": place, "maxItems": 2}},
+        "properties": {"to": {"$ref": "#/$defs/Place"}, "by": {"type": "array", "items": point, "maxItems": 2}},
         "required": ["to", "by"],
-        "$defs": {"Place": place},
+        "$defs": {"Place": point},
     }
     free = {"type": "object", "properties": {"to": {"enum": [1]}}, "additionalProperties": {"enum": [2]}}
     options = {"model": "demo", "messages": HELLO, "max_tokens": 200, "seed": 3, "temperature": 3, "n": 8}
@@ -95,7 +95,7 @@ def test_arguments_that_a_schema_does_not_name_are_not_made_up(openai_client):
         if closed:
             assert len(found) == 8
             assert all(set(each) == {"to", "by"} for each in found)
-            assert all(set(place) == {"x"} for each in found for place in (each["to"], *each["by"]))
+            assert all(set(point) == {"x"} for each in found for point in (each["to"], *each["by"]))
         else:
             assert any(set(each) - {"to"} for each in found) or len(found) < 8
 
@@ -150,15 +150,15 @@ def test_anthropics_answers_of_a_schema(claude):
     assert 0 <= json.loads(answer.content[0].text)["x"] <= 9
 
 
-@pytest.mark.parametrize("given", [{"to": {"x": 1}, "how": "fast"}, "{broken", [], None])
-def test_anthropics_conversation_goes_on_after_a_call(claude, given):
+@pytest.mark.parametrize("arguments", [{"to": {"x": 1}, "how": "fast"}, "{broken", [], None])
+def test_anthropics_conversation_goes_on_after_a_call(claude, arguments):
     messages = [
         *HELLO,
         {
             "role": "assistant",
             "content": [
                 {"type": "text", "text": "I move."},
-                {"type": "tool_use", "id": "toolu_1", "name": "move", "input": given},
+                {"type": "tool_use", "id": "toolu_1", "name": "move", "input": arguments},
             ],
         },
         {

@@ -15,19 +15,19 @@ from rung.server.child.waiting import count_fitting, in_turn
 from tests.server.conftest import serving
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     owner: str
     room: int
     number: int = 0
 
 
 def test_owners_take_turns_and_each_keeps_its_order():
-    waiting = [Asked("a", 10, n) for n in range(4)] + [Asked("b", 10, n) for n in range(2)] + [Asked("c", 30)]
+    waiting = [Request("a", 10, n) for n in range(4)] + [Request("b", 10, n) for n in range(2)] + [Request("c", 30)]
     turns = [(each.owner, each.number) for each in in_turn(waiting, [])]
     assert turns[:3] == [("a", 0), ("b", 0), ("c", 0)]
     assert [number for owner, number in turns if owner == "a"] == [0, 1, 2, 3]
-    assert in_turn(waiting, [Asked("a", 100)])[0].owner == "b"  # who has most comes last
-    assert [each.owner for each in in_turn(waiting, [Asked("a", 100)])].index("a") == 3
+    assert in_turn(waiting, [Request("a", 100)])[0].owner == "b"  # who has most comes last
+    assert [each.owner for each in in_turn(waiting, [Request("a", 100)])].index("a") == 3
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_owners_take_turns_and_each_keeps_its_order():
     ],
 )
 def test_as_many_begin_as_fit_whole(live, rooms, count):
-    asked = [Asked("", room) for room in rooms]
-    assert count_fitting(asked, [Asked("", room) for room in live], 100, 3) == count
+    requests = [Request("", room) for room in rooms]
+    assert count_fitting(requests, [Request("", room) for room in live], 100, 3) == count
 
 
 def test_streams_wait_for_room_and_say_their_place(tmp_path, endless):
@@ -67,7 +67,9 @@ def test_streams_wait_for_room_and_say_their_place(tmp_path, endless):
             assert time.monotonic() < until
         for thread in threads:
             thread.join()
-    places = sorted(int(place) for text in found.values() for place in re.findall(r": queue position (\d+)", text)[:1])
+    places = sorted(
+        int(position) for text in found.values() for position in re.findall(r": queue position (\d+)", text)[:1]
+    )
     assert len(places) >= 2
     assert places[-1] >= 3
     texts = {"".join(_texts(answer)) for answer in found.values()}

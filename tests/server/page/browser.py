@@ -229,13 +229,13 @@ class Tab:
 
     def press(self, keys: str) -> None:
         """Press keys at once: ``Enter``, ``Shift+Enter``, ``Ctrl+K``."""
-        *held, key = keys.split("+")
-        modifiers = sum(_MODIFIERS[each] for each in held)
+        *pressed, key = keys.split("+")
+        modifiers = sum(_MODIFIERS[each] for each in pressed)
         code = _KEYS.get(key, ord(key.upper()[0]))
         event: dict[str, Any] = {"key": key if len(key) > 1 else key.lower(), "windowsVirtualKeyCode": code}
         if keys == "Ctrl+a":
             event["commands"] = ["selectAll"]
-        if key == "Enter" or (len(key) == 1 and "Ctrl" not in held):
+        if key == "Enter" or (len(key) == 1 and "Ctrl" not in pressed):
             event["text"] = "\r" if key == "Enter" else key
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=modifiers, **event)

@@ -42,7 +42,7 @@ class FakeServer:
         self.refusals: dict[str, ApiError] = {}
         self.cancelled = 0
         #: Seconds between the parts of an answer; whether an answer waits before its end.
-        self.pause, self.is_held = 0.0, False
+        self.pause, self.is_paused = 0.0, False
         self.ready = True
         rows = (
             Endpoint("GET", "/v1/models", self._models),
@@ -89,7 +89,7 @@ class FakeServer:
             else:
                 yield event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]})
             await asyncio.sleep(self.pause)
-        while self.is_held:
+        while self.is_paused:
             await asyncio.sleep(0.02)
         yield event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         usage = {"prompt_tokens": 9, "completion_tokens": 58, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -107,7 +107,7 @@ class FakeServer:
         self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/"
 
     def stop(self) -> None:
-        self.is_held, self._server.should_exit = False, True
+        self.is_paused, self._server.should_exit = False, True
         self._thread.join(10)
 
 

@@ -13,12 +13,12 @@ TURNS = "[...document.querySelectorAll('.said, .answer .prose')].map((one) => on
 
 
 def test_an_answer_appears_while_it_is_written_and_then_what_it_cost(tab, fake):
-    fake.said["tale"], fake.is_held = ["Once ", "upon a ", "time"], True
+    fake.said["tale"], fake.is_paused = ["Once ", "upon a ", "time"], True
     tab.say("tale please")
     tab.wait_text("Once upon a time")
     assert tab.js("document.querySelector('main').getAttribute('aria-busy')") == "true"
     assert "tokens/s" not in tab.text()
-    fake.is_held = False
+    fake.is_paused = False
     assert tab.answer() == "Once upon a time"
     tab.wait_text("58 tokens · 24.3 tokens/s · first after 0.")
     assert tab.js("document.title") == "tale please – rung"
@@ -51,7 +51,7 @@ def test_a_second_message_goes_with_what_was_said(tab, fake):
 
 @pytest.mark.parametrize("how", ["key", "button"])
 def test_stop_ends_the_answer_on_the_server_and_keeps_its_beginning(tab, fake, how):
-    fake.said["long"], fake.is_held = ["The beginning"], True
+    fake.said["long"], fake.is_paused = ["The beginning"], True
     tab.say("long")
     tab.wait_text("The beginning")
     tab.press("Escape") if how == "key" else tab.click("Stop")
@@ -60,7 +60,7 @@ def test_stop_ends_the_answer_on_the_server_and_keeps_its_beginning(tab, fake, h
     while not fake.cancelled:
         assert time.monotonic() < until
         time.sleep(0.01)
-    fake.is_held = False
+    fake.is_paused = False
     tab.say("and then")
     tab.answer()
     assert fake.bodies[1]["messages"][1] == {"role": "assistant", "content": "The beginning"}
@@ -144,7 +144,7 @@ def test_another_tab_sees_what_is_said(browser, tab, fake):
 
 
 def test_a_page_that_is_closed_keeps_what_was_written_and_says_that_it_is_cut(tab, fake):
-    fake.said["long"], fake.is_held, fake.pause = ["Kept ", "until ", "here ", "and ", "on."], True, 0.4
+    fake.said["long"], fake.is_paused, fake.pause = ["Kept ", "until ", "here ", "and ", "on."], True, 0.4
     tab.say("long")
     tab.wait_text("on.")
     tab.reload()
@@ -153,14 +153,14 @@ def test_a_page_that_is_closed_keeps_what_was_written_and_says_that_it_is_cut(ta
 
 
 def test_an_answer_goes_on_while_another_conversation_is_read(tab, fake):
-    fake.said["tale"], fake.is_held = ["Once upon a time"], True
+    fake.said["tale"], fake.is_paused = ["Once upon a time"], True
     tab.say("tale")
     tab.wait_text("Once upon")
     tab.press("Ctrl+Shift+O")
     tab.wait("document.querySelectorAll('.turn').length === 0")
     tab.wait("document.querySelectorAll('.rows .busy').length === 1")
     tab.type("unsent")
-    fake.is_held = False
+    fake.is_paused = False
     tab.wait("document.querySelectorAll('.rows .busy').length === 0")
     tab.click("tale")
     tab.wait_text("58 tokens")

@@ -164,12 +164,12 @@ def test_markdown_means_what_it_means_elsewhere(browser, tab, fake):
 
 def test_what_is_shown_while_it_is_written_is_what_is_shown_at_the_end(tab, fake):
     text = SAMPLE.replace("[reference]", "reference")  # links may be defined later
-    fake.said["sample"], fake.is_held = [text[start : start + 3] for start in range(0, len(text), 3)], True
+    fake.said["sample"], fake.is_paused = [text[start : start + 3] for start in range(0, len(text), 3)], True
     tab.say("sample")
     tab.wait_text("Seen by reference")
     tab.wait_text("https://fine.example/later")
     before = tab.js("document.querySelector('.prose').innerHTML")
-    fake.is_held = False
+    fake.is_paused = False
     tab.answer()
     assert tab.js("document.querySelector('.prose').innerHTML") == before
 
