@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from rung.simulation.allocator import MB, Allocator, Full
 
 
-def held(allocator: Allocator) -> tuple[int, int]:
+def counts(allocator: Allocator) -> tuple[int, int]:
     stats = allocator.stats()
     return stats["allocated"], stats["reserved"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "allocated", "reserved"),
+    ("size", "allocated", "reserved"),
     [
         (0, 0, 0),
         (1, 512, 2 * MB),
@@ -28,24 +28,24 @@ def held(allocator: Allocator) -> tuple[int, int]:
         (31 * MB + 1, 32 * MB, 32 * MB),
     ],
 )
-def test_a_request_takes_what_torch_takes(asked, allocated, reserved):
+def test_a_request_takes_what_torch_takes(size, allocated, reserved):
     allocator = Allocator(1 << 30)
-    allocator.allocate(asked)
-    assert held(allocator) == (allocated, reserved)
+    allocator.allocate(size)
+    assert counts(allocator) == (allocated, reserved)
 
 
 def test_freed_memory_is_used_again_and_given_back_on_request():
     allocator = Allocator(1 << 30)
     block = allocator.allocate(50 * MB)
     allocator.release(block)
-    assert held(allocator) == (0, 50 * MB)
+    assert counts(allocator) == (0, 50 * MB)
     again = allocator.allocate(30 * MB)
-    assert held(allocator) == (30 * MB, 50 * MB)
+    assert counts(allocator) == (30 * MB, 50 * MB)
     allocator.empty_cache()
-    assert held(allocator) == (30 * MB, 50 * MB)  # half of the segment is in use
+    assert counts(allocator) == (30 * MB, 50 * MB)  # half of the segment is in use
     allocator.release(again)
     allocator.empty_cache()
-    assert held(allocator) == (0, 0)
+    assert counts(allocator) == (0, 0)
     assert allocator.stats()["peak_allocated"] == 50 * MB
 
 
@@ -89,11 +89,11 @@ def test_the_books_balance_whatever_is_asked_and_freed(steps):
                 continue
         else:
             allocator.release(live.pop(which % len(live))[0])
-        allocated, reserved = held(allocator)
+        allocated, reserved = counts(allocator)
         assert allocated == sum(block.size for block, _ in live)
         assert all(size <= block.size < size + max(512, MB + 512) for block, size in live if size)
         assert allocated <= reserved <= allocator.capacity
     for block, _ in live:
         allocator.release(block)
     allocator.empty_cache()
-    assert held(allocator) == (0, 0)
+    assert counts(allocator) == (0, 0)

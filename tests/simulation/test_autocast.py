@@ -88,7 +88,7 @@ def operations(new, wide):
 def outcomes(device):
     """The dtypes of results, or the words of an error, each operation by itself."""
     found = {}
-    for name, call in operations(made(device), F64 if "cuda" in device else F32).items():
+    for name, call in operations(operands(device), F64 if "cuda" in device else F32).items():
         try:
             result = call()
             found[name] = [t.dtype for t in (result if isinstance(result, (list, tuple)) else [result])]
@@ -109,7 +109,7 @@ def torchs_own(kind, dtype):
             torch.set_autocast_enabled(kind, False)
 
 
-def made(device):
+def operands(device):
     def new(*shape, dtype=F32):
         return torch.ones(shape, dtype=dtype, device=device)
 

@@ -42,7 +42,7 @@ OPTIONS = {"max_tokens": 6, "temperature": 0, "raw": True}
 def launches():
     """The names of kernels that are launched in the block."""
     names, launch = [], driver.launch
-    driver.launch = lambda *given: names.append(given[2]) or launch(*given)
+    driver.launch = lambda *arguments: names.append(arguments[2]) or launch(*arguments)
     try:
         yield names
     finally:
@@ -80,7 +80,9 @@ def test_what_a_model_launches_goes_to_its_card(right, monkeypatch):
     with rung.simulate("p2200") as card:
         model = rung.load(path, device=card.id)
         assert model.report.rungs["embedding q6_k"] == "cuda.stored"
-        monkeypatch.setattr(cuda_products, "launch", lambda *given: places.add(given[0].type) or launch(*given))
+        monkeypatch.setattr(
+            cuda_products, "launch", lambda *arguments: places.add(arguments[0].type) or launch(*arguments)
+        )
         assert answers(model) == tokens
         assert not model.report.steps
     assert places == {"cuda"}
@@ -105,20 +107,20 @@ def test_int8_of_bitsandbytes_has_the_bits_of_the_processor(rows, dtype):
     random = torch.Generator().manual_seed(rows)
     x, weight = torch.randn(rows, 272, generator=random) * 2.5, torch.randn(19, 272, generator=random)
     x, bias = x.to(dtype), torch.randn(19, generator=random).to(dtype)
-    held, scales, _ = int8.int8_vectorwise_quant(weight)
+    quantized, scales, _ = int8.int8_vectorwise_quant(weight)
     right, peaks, columns = int8.int8_vectorwise_quant(x, 6.0)
-    expected, _ = int8.int8_mixed_scaled_mm(x, right, held, peaks, scales, columns, bias)
+    expected, _ = int8.int8_mixed_scaled_mm(x, right, quantized, peaks, scales, columns, bias)
     with rung.simulate("v100"), launches() as launched:
         codes, found, apart = int8.int8_vectorwise_quant(x.cuda(), 6.0)
-        got, _ = int8.int8_mixed_scaled_mm(x.cuda(), codes, held.cuda(), found, scales.cuda(), apart, bias.cuda())
-        sums = int8.int8_linear_matmul(codes, held.cuda()).cpu()
+        got, _ = int8.int8_mixed_scaled_mm(x.cuda(), codes, quantized.cuda(), found, scales.cuda(), apart, bias.cuda())
+        sums = int8.int8_linear_matmul(codes, quantized.cuda()).cpu()
         assert [each.cpu().tolist() for each in (codes, found, apart)] == [
             right.tolist(),
             peaks.tolist(),
             columns.tolist(),
         ]
         assert torch.equal(got.cpu(), expected)
-    assert torch.equal(sums, right.int() @ held.int().T)
+    assert torch.equal(sums, right.int() @ quantized.int().T)
     order = ["quantize_rows", "multiply_bytes", "sum_bytes"] if rows < 17 else ["quantize_rows"]
     assert launched[-len(order) :] == order
 
@@ -161,8 +163,8 @@ def test_what_is_no_codes_or_scales_goes_to_no_kernel():
 def test_int8_of_bitsandbytes_is_torchs_where_a_kernel_is_wrong(name, card, monkeypatch):
     plain, x = getattr(cuda_products, name), torch.randn(2, 64)
     wrong = {
-        "multiply_bytes": lambda *given: plain(*given) * 2,
-        "quantized_rows": lambda *given: (plain(*given)[0] // 2, *plain(*given)[1:]),
+        "multiply_bytes": lambda *arguments: plain(*arguments) * 2,
+        "quantized_rows": lambda *arguments: (plain(*arguments)[0] // 2, *plain(*arguments)[1:]),
     }
     monkeypatch.setattr(cuda_products, name, wrong[name])
     with rung.simulate(card):
@@ -177,7 +179,7 @@ def test_a_table_of_a_gguf_type_is_decoded_by_a_kernel(format, monkeypatch):
     ids = torch.tensor([[18, 3], [3, 0]])
     right = rung.quantize(torch.nn.Sequential(table), "q8_0", embeddings=format)[0]
     launched, launch = [], cuda_products.launch
-    monkeypatch.setattr(cuda_products, "launch", lambda *given: launched.append(given[2]) or launch(*given))
+    monkeypatch.setattr(cuda_products, "launch", lambda *arguments: launched.append(arguments[2]) or launch(*arguments))
     with rung.simulate("p2200"), torch.no_grad():
         layer = copy.deepcopy(right).to("cuda")
         assert torch.equal(layer(ids.cuda()).cpu(), right(ids))
@@ -228,10 +230,10 @@ def test_operators_of_bitsandbytes(dtype, monkeypatch):
     monkeypatch.setattr(stored, "SLAB", 1 << 16)
     codes, absmax = KERNELS["quantize_4bit"](torch.randn(96, 256), 64, "nf4", torch.uint8)
     x, code = torch.randn(2, 3, 256).to(dtype), torch.from_numpy(CODEBOOKS["nf4"])
-    given = (codes, [96, 256], absmax, code, 64)
-    right = KERNELS["gemv_4bit"](x, *given), KERNELS["dequantize_4bit"](codes, absmax, 64, "nf4", [96, 256], dtype)
+    arguments = (codes, [96, 256], absmax, code, 64)
+    right = KERNELS["gemv_4bit"](x, *arguments), KERNELS["dequantize_4bit"](codes, absmax, 64, "nf4", [96, 256], dtype)
     with rung.simulate("3060"), launches() as launched:
-        there = [each.to("cuda") if isinstance(each, torch.Tensor) else each for each in (x, *given)]
+        there = [each.to("cuda") if isinstance(each, torch.Tensor) else each for each in (x, *arguments)]
         product = KERNELS["gemv_4bit"](*there).cpu()
         weight_there = KERNELS["dequantize_4bit"](there[1], there[3], 64, "nf4", [96, 256], dtype).cpu()
     assert torch.equal(weight_there, right[1])
@@ -243,13 +245,13 @@ def test_a_graph_launches_them_again():
     encoded = weight(formats.get("q4_0"), 20, 128)
     dense = torch.from_numpy(formats.decode(encoded))
     with rung.simulate("3060") as card:
-        made = cuda_products.packed(encoded, torch.device(card.id))
-        given, graph = torch.zeros(2, 128, device="cuda"), torch.cuda.CUDAGraph()
+        packed = cuda_products.packed(encoded, torch.device(card.id))
+        inputs, graph = torch.zeros(2, 128, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            y = cuda_products.multiply(made, given) + 1
-        given.copy_(torch.randn(2, 128))
+            y = cuda_products.multiply(packed, inputs) + 1
+        inputs.copy_(torch.randn(2, 128))
         graph.replay()
-        got, x = y.cpu() - 1, given.cpu()
+        got, x = y.cpu() - 1, inputs.cpu()
     assert np.allclose(got, x @ dense.T, atol=0.05 * float((x @ dense.T).abs().max()))
 
 
@@ -270,13 +272,13 @@ def test_a_token_is_a_graph_of_five_kernels_a_layer(monkeypatch):
     ones launch the graph, and at most six operations of torch."""
     options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
     case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), FrozenDict(options))
-    replayed, given, logits = [], [], {}
+    replayed, passed, logits = [], [], {}
     with rung.simulate("3060") as card:
         graph, launch = torch.cuda.CUDAGraph, driver.launch
         replay = graph.replay
 
         def one(*arguments):
-            given[-1].append((arguments[2], arguments[3], *map(bytes, arguments[4])))
+            passed[-1].append((arguments[2], arguments[3], *map(bytes, arguments[4])))
             return launch(*arguments)
 
         for name in ("ref", "cuda.step"):
@@ -286,15 +288,15 @@ def test_a_token_is_a_graph_of_five_kernels_a_layer(monkeypatch):
             graph.replay, driver.launch = lambda self: replayed.append(self) or replay(self), one
             rows = []
             for at in range(20):
-                given.append([])
+                passed.append([])
                 with Operations() as counted:
                     rows.append(implementation.apply(state, [SequenceRows([3 * at], at, cache, 1)]).copy())
             logits[name] = np.concatenate(rows)
             graph.replay, driver.launch = replay, launch
-    given = given[20:]
-    assert [len(each) for each in given[:2]] == [2 * 5 + 2] * 2
-    assert given[0] == given[1]
-    assert not any(given[2:])
+    passed = passed[20:]
+    assert [len(each) for each in passed[:2]] == [2 * 5 + 2] * 2
+    assert passed[0] == passed[1]
+    assert not any(passed[2:])
     assert len(replayed) == 19
     assert len(set(map(id, replayed))) == 1
     assert counted.count <= 6
@@ -320,11 +322,11 @@ def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
     }
     tiny_checkpoint(tmp_path, name, head_dim=32, **sizes)
     gguf_vocabulary(tmp_path)
-    given = {"format": format or "q8_0", "context": 64, "cache_type": "f32"}
+    options = {"format": format or "q8_0", "context": 64, "cache_type": "f32"}
     ids = np.random.default_rng(5).integers(0, 320, 20)
-    right = references.token_by_token(rung.load(tmp_path, device="cpu", **given), ids)
+    right = references.token_by_token(rung.load(tmp_path, device="cpu", **options), ids)
     with rung.simulate("t4") as card:
-        model = rung.load(tmp_path, device=card.id, **given)
+        model = rung.load(tmp_path, device=card.id, **options)
         assert model.report.rungs["decode_step f32"] == "cuda.step"
         found = references.token_by_token(model, ids)
     off = np.abs(found - right) / right.std(axis=1, keepdims=True)
@@ -348,7 +350,7 @@ def test_rows_of_several_sequences_share_a_graph_and_have_the_bits_of_each_alone
             for cache in (each, other) if start else ():
                 step.apply(state, [SequenceRows(list(range(start)), 0, cache, 0)])
         launch = driver.launch
-        monkeypatch.setattr(driver, "launch", lambda *given: (launched.append(given[2]), launch(*given)))
+        monkeypatch.setattr(driver, "launch", lambda *arguments: (launched.append(arguments[2]), launch(*arguments)))
         for at in range(4):
             batch = [SequenceRows([7 * at + n], starts[n] + at, cache, 1) for n, cache in enumerate(together)]
             found = step.apply(state, batch).copy()
@@ -455,18 +457,18 @@ def test_tokens_that_a_card_chooses_are_those_of_its_logits(options, tmp_path, m
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
     tiny_checkpoint(tmp_path, "gemma3_text", head_dim=32, **sizes)
     gguf_vocabulary(tmp_path)
-    given = {"max_tokens": 40, "raw": True, **options}
+    keywords = {"max_tokens": 40, "raw": True, **options}
     with rung.simulate("t4") as card, launches() as launched:
         model = rung.load(tmp_path, device=card.id, format="q8_0", context=128, cache_type="f32")
         assert model.report.rungs["decode_step f32"] == "cuda.step"
         launched.clear()  # of self-checks
-        chosen = "".join(model.generate("The model", **given))
+        chosen = "".join(model.generate("The model", **keywords))
         assert "embed" in launched
         assert ("drawn" in launched) == (options["temperature"] > 0)
         assert ("narrow" in launched) == ("top_k" in options)
         monkeypatch.setattr(step.Step, "look_ahead", lambda self, state: 0)
         model = rung.load(tmp_path, device=card.id, format="q8_0", context=128, cache_type="f32")
-        assert "".join(model.generate("The model", **given)) == chosen
+        assert "".join(model.generate("The model", **keywords)) == chosen
 
 
 def test_a_choice_is_a_graph_and_two_copies():
@@ -496,25 +498,27 @@ def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeyp
     sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2}
     tiny_checkpoint(tmp_path, name, head_dim=64, **sizes)
     gguf_vocabulary(tmp_path)
-    made, program = [], step.Program
+    programs, program = [], step.Program
 
     def measured(weights, pool, count=1, ranks=None):
         before = torch.cuda.memory_allocated()
         found = program(weights, pool, count, ranks)
-        made.append((weights, pool, torch.cuda.memory_allocated() - before))
+        programs.append((weights, pool, torch.cuda.memory_allocated() - before))
         return found
 
     monkeypatch.setattr(step, "Program", measured)
     planned: list[tuple] = []
-    monkeypatch.setattr(memory, "program_bytes", lambda *given: planned.append(given) or program_bytes(*given))
+    monkeypatch.setattr(
+        memory, "program_bytes", lambda *arguments: planned.append(arguments) or program_bytes(*arguments)
+    )
     with rung.simulate("3060") as card:
         model = rung.load(tmp_path, device=card.id, format=format, context=256)
         taken = planned[-1][3]
         "".join(model.generate("The", **OPTIONS | {"max_tokens": 2}))
-        weights, pool, _ = made[-1]  # which brought weights there; those before are of self-checks
+        weights, pool, _ = programs[-1]  # which brought weights there; those before are of self-checks
         cases = [(count, rank) for rank in (0, 200) for count in (1, 8)]
         kept = [measured(weights, pool, count, {"layers.0.q": rank} if rank else {}) for count, rank in cases]
-    for (count, rank), (_, _, found) in zip(cases, made[-len(cases) :], strict=True):
+    for (count, rank), (_, _, found) in zip(cases, programs[-len(cases) :], strict=True):
         assert program_bytes(weights.shape, pool.context, count, taken, rank) == pytest.approx(found, rel=0.03)
     assert [each.count for each in kept] == [1, 8, 1, 8]
 
@@ -545,11 +549,11 @@ def test_a_cache_in_q8_0_is_read_and_written_by_a_graph_and_by_torch(tmp_path):
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
     tiny_checkpoint(tmp_path, "qwen3", head_dim=64, **sizes)
     gguf_vocabulary(tmp_path)
-    given = {"format": "q8_0", "context": 64}
+    options = {"format": "q8_0", "context": 64}
     ids = np.random.default_rng(5).integers(0, 320, 40)
-    right = np.asarray(rung.load(tmp_path, device="cpu", cache_type="f32", **given).logits(ids.tolist()))
+    right = np.asarray(rung.load(tmp_path, device="cpu", cache_type="f32", **options).logits(ids.tolist()))
     with rung.simulate("t4") as card:
-        model, half = (rung.load(tmp_path, device=card.id, cache_type=each, **given) for each in ("q8_0", "f16"))
+        model, half = (rung.load(tmp_path, device=card.id, cache_type=each, **options) for each in ("q8_0", "f16"))
         assert model.report.rungs["decode_step q8_0"] == "cuda.step"
         use = [each.plan.placements[0].memory.kv_cache for each in (model, half)]
         assert use[0] == use[1] * 17 // 32

@@ -52,15 +52,15 @@ def test_a_card_that_the_compiler_is_too_new_for():
 
 
 def test_outside_it_compiles_again():
-    seen = []
+    graphs = []
 
     def backend(graph, inputs):
-        seen.append(graph)
+        graphs.append(graph)
         return graph.forward
 
     with rung.simulate("v100"), warnings.catch_warnings(action="ignore"):
         torch.compile(double, backend=backend)(torch.ones(2, device="cuda"))
-    assert seen == []
+    assert graphs == []
     torch._dynamo.reset()
     torch.compile(double, backend=backend)(torch.ones(2))
-    assert len(seen) == 1
+    assert len(graphs) == 1

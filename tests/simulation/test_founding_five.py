@@ -121,12 +121,12 @@ def t5():
 
 def replaced(model, make):
     """A copy of the model with every linear layer made anew."""
-    made = copy.deepcopy(model)
-    for name, module in list(made.named_modules()):
+    result = copy.deepcopy(model)
+    for name, module in list(result.named_modules()):
         if isinstance(module, torch.nn.Linear):
             parent, _, last = name.rpartition(".")
-            setattr(made.get_submodule(parent), last, make(module))
-    return made
+            setattr(result.get_submodule(parent), last, make(module))
+    return result
 
 
 def test_latte_the_text_encoder_in_four_bits_on_a_2080_ti(heard):
@@ -187,15 +187,15 @@ def test_brush_a_matrix_unit_that_is_missing_on_a_3060():
 
 
 def test_brush_splats_that_need_the_unit_are_drawn_without_it_on_a_3060():
-    camera, given = Camera(20, 20, 30.0, 30.0, 10.0, 10.0, 0), splats(20, 0)
-    want = LADDERS["rasterize"].rung("ref").load().apply(given, torch.eye(4), camera)
+    camera, scene = Camera(20, 20, 30.0, 30.0, 10.0, 10.0, 0), splats(20, 0)
+    want = LADDERS["rasterize"].rung("ref").load().apply(scene, torch.eye(4), camera)
     for needs, tried in (((rungs.CMMA_NEED,), False), ((), True)):  # said by the rung, or found out
         unit = Rung("rasterize", "cmma.tile", "tests.run.bad_rungs:NO_UNIT", needs=needs)
         ladder, journal = Ladder("rasterize", (unit, *LADDERS["rasterize"].rungs[-2:])), Journal()
         with rung.simulate("RTX 3060") as card:
             rasterizer = Binder(card, journal, ladders={"rasterize": ladder}).rasterizer(degree=0, antialiased=False)
-            made = rasterizer(Splats(*(each.cuda() for each in given)), torch.eye(4).cuda(), camera)
-            assert decibels(made.color.cpu(), want.color) > 60
+            drawn = rasterizer(Splats(*(each.cuda() for each in scene)), torch.eye(4).cuda(), camera)
+            assert decibels(drawn.color.cpu(), want.color) > 60
         assert rasterizer.rung.name == "torch.tile"
         assert written(journal) == [("cmma.tile", StepClass.BROKEN, "torch.tile")] * tried
         if not tried:
@@ -330,10 +330,10 @@ def test_gemma_then_runs_quantized(tmp_path, heard):
 
 def as_gguf(model):
     """The model with every matrix encoded in Q8_0 and decoded by the gguf package."""
-    made = copy.deepcopy(model)
+    result = copy.deepcopy(model)
     kind = gguf.GGMLQuantizationType.Q8_0
-    for parameter in made.parameters():
+    for parameter in result.parameters():
         if parameter.dim() == 2:
             stored = gguf.quants.quantize(parameter.detach().numpy(), kind)
             parameter.data = torch.from_numpy(gguf.quants.dequantize(stored, kind))
-    return made
+    return result

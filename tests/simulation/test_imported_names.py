@@ -21,13 +21,13 @@ def test_what_was_imported_by_name_before_sees_the_card_too():
     """As torchmetrics does with ``from torch import tensor``; without it the card exists for half of a program."""
     with rung.simulate("Quadro P2200"):
         assert is_available()
-        made = tensor([1.0, 2.0], device="cuda")
-        assert made.device == torch.device("cuda:0")
-        assert tensor(3, device=made.device).is_cuda
-        assert empty_like(made).is_cuda
+        built = tensor([1.0, 2.0], device="cuda")
+        assert built.device == torch.device("cuda:0")
+        assert tensor(3, device=built.device).is_cuda
+        assert empty_like(built).is_cuda
         assert Generator("cuda").device.type == "cuda"
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-            made + tensor([1.0, 2.0])
+            built + tensor([1.0, 2.0])
 
 
 @pytest.mark.parametrize("card", ["v100", "rx 7900 xtx", "arc a770", "m1"])

@@ -65,7 +65,7 @@ def test_the_first_product_takes_the_workspace_of_cublas():
 )
 def test_full_memory_raises_the_words_of_the_vendor(name, kind, words):
     with rung.simulate(name, memory="2GB"):
-        held = torch.ones(100, device=kind)
+        ones = torch.ones(100, device=kind)
         with pytest.raises(RuntimeError) as caught:
             torch.empty(64 * GB, dtype=torch.uint8, device=kind)
         assert all(word in str(caught.value) for word in words)
@@ -73,7 +73,7 @@ def test_full_memory_raises_the_words_of_the_vendor(name, kind, words):
         found = classify(caught.value)
         assert found is not None
         assert found.signature.step is StepClass.OUT_OF_MEMORY
-        assert (held + 1).sum() == 200  # the card goes on
+        assert (ones + 1).sum() == 200  # the card goes on
 
 
 def test_the_result_of_an_operation_may_be_what_does_not_fit():

@@ -34,8 +34,8 @@ def test_load_and_generate(folder):
         assert torch.equal(there.generate(IDS.cuda(), max_new_tokens=6, do_sample=False).cpu(), text)
         half = load(folder, dtype=torch.float16).cuda()
         assert half.generate(IDS.cuda(), max_new_tokens=4, do_sample=True).device.type == "cuda"
-        held = sum(p.numel() * 2 for p in half.parameters()) + sum(p.numel() * 4 for p in there.parameters())
-        assert torch.cuda.memory_allocated() >= held
+        size = sum(p.numel() * 2 for p in half.parameters()) + sum(p.numel() * 4 for p in there.parameters())
+        assert torch.cuda.memory_allocated() >= size
 
 
 @pytest.mark.parametrize("where", ["cuda", "auto", 0, {"": "cuda:0"}], ids=str)
@@ -98,11 +98,11 @@ def test_the_trainer_of_transformers_finds_the_cards(folder, tmp_path, cards):
     examples = [{"input_ids": IDS[0], "labels": IDS[0]}] * 4
     try:
         with rung.simulate(*cards):
-            wanted = transformers.TrainingArguments(
+            arguments = transformers.TrainingArguments(
                 tmp_path, max_steps=2, per_device_train_batch_size=2, fp16=True, report_to=[], save_strategy="no",
                 logging_steps=1, disable_tqdm=True,
             )  # fmt: skip
-            trainer = transformers.Trainer(load(folder), wanted, train_dataset=examples)
+            trainer = transformers.Trainer(load(folder), arguments, train_dataset=examples)
             done = trainer.train()
             assert done.global_step == 2
             assert trainer.model.device == torch.device("cuda:0")

@@ -81,8 +81,8 @@ def test_all_is_the_whole_catalog_and_imports_no_torch_to_say_so(tmp_path):
 def test_a_vendor_is_each_of_its_cards_once(tmp_path, vendor):
     kinds = catalog.architectures()
     cards = [p for p in catalog.products() if kinds[p.arch].vendor == vendor and kinds[p.arch].kind != "cpu"]
-    asked = f"{vendor},{cards[0].name}"
-    said = run(tmp_path, "--rung-devices", asked, "--collect-only", "-k", "test_fixture")
+    devices = f"{vendor},{cards[0].name}"
+    said = run(tmp_path, "--rung-devices", devices, "--collect-only", "-k", "test_fixture")
     assert 0 < len(cards) < len(catalog.products())
     assert f"{len(cards)}/" in said or f"{len(cards)} tests collected" in said, said[-500:]
 

@@ -37,11 +37,11 @@ def test_types_of_old():
     """What programs of 2018 write: types of the card as functions, as types and as the default."""
     before = torch.cuda.FloatTensor
     with rung.simulate("v100"):
-        made = torch.cuda.FloatTensor([1, 2, 3])
-        assert (made.device.type, made.dtype, made.tolist()) == ("cuda", torch.float32, [1, 2, 3])
+        built = torch.cuda.FloatTensor([1, 2, 3])
+        assert (built.device.type, built.dtype, built.tolist()) == ("cuda", torch.float32, [1, 2, 3])
         assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
-        assert isinstance(made, torch.cuda.FloatTensor)
-        assert not isinstance(made, torch.cuda.HalfTensor)
+        assert isinstance(built, torch.cuda.FloatTensor)
+        assert not isinstance(built, torch.cuda.HalfTensor)
         assert not isinstance(torch.ones(1), torch.cuda.FloatTensor)
         assert torch.ones(2).type(torch.cuda.LongTensor).type() == "torch.cuda.LongTensor"
         assert torch.cuda.LongTensor.dtype is torch.int64
@@ -65,8 +65,8 @@ def test_cudnn_is_that_of_the_wheels(software, number):
 def test_a_snapshot_of_the_memory_adds_up():
     with rung.simulate("v100"):
         torch.cuda.empty_cache()
-        held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 3 << 20, 30 << 20, 700)]
-        del held[1]
+        tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 3 << 20, 30 << 20, 700)]
+        del tensors[1]
         found = torch.cuda.memory_snapshot()
         assert sum(segment["total_size"] for segment in found) == torch.cuda.memory_reserved()
         assert sum(segment["allocated_size"] for segment in found) == torch.cuda.memory_allocated()
@@ -74,7 +74,7 @@ def test_a_snapshot_of_the_memory_adds_up():
             700, 1000, 30 << 20,
         ]  # fmt: skip
         assert all(sum(block["size"] for block in s["blocks"]) == s["total_size"] for s in found)
-        held.clear()
+        tensors.clear()
         torch.cuda.empty_cache()
         assert torch.cuda.memory_snapshot() == []
 
@@ -183,11 +183,11 @@ def test_what_a_multiprocessor_has(name, threads, shared, registers):
 
 def test_what_the_allocator_is_asked_for():
     with rung.simulate("3060"):
-        held = torch.ones(3, device="cuda")
+        tensor = torch.ones(3, device="cuda")
         assert torch.cuda.get_allocator_backend() == "native"
         torch.cuda.set_per_process_memory_fraction(0.5)
         assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(0.5)
         torch.cuda.memory._record_memory_history()
         segments = torch.cuda.memory._snapshot()["segments"]
         assert sum(segment["allocated_size"] for segment in segments) == torch.cuda.memory_allocated() == 512
-        del held
+        del tensor

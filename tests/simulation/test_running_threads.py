@@ -32,7 +32,7 @@ def see_and_be_refused(x):
 
 
 HOST = torch.ones(32, 32)
-WANTED = (
+EXPECTED = (
     "cuda",
     32 * 32 * 4,
     "Expected all tensors to be on the same device, but got",
@@ -40,7 +40,7 @@ WANTED = (
 )
 
 
-def is_seen():
+def is_simulated():
     return torch._C._dispatch_tls_is_dispatch_key_included(dispatch_hook._KEY)
 
 
@@ -102,9 +102,9 @@ def test_a_thread_begun_before_is_in_the_simulation_and_plain_after_it(kind):
             with rung.simulate("v100", memory="2GB"):
                 x = torch.ones(32, 32, device="cuda")
                 see_and_be_refused(x)  # what cuBLAS takes at the first product
-                assert worker(see_and_be_refused, x) == WANTED
+                assert worker(see_and_be_refused, x) == EXPECTED
             assert worker(lambda: (x @ HOST).device.type) == "cpu"  # noqa: B023 (it is called at once)
-            assert worker(is_seen) is False
+            assert worker(is_simulated) is False
 
 
 def test_threads_of_a_pool_inside_a_pool_begun_before():
@@ -113,7 +113,7 @@ def test_threads_of_a_pool_inside_a_pool_begun_before():
         with rung.simulate("v100", memory="2GB"):
             x = torch.ones(32, 32, device="cuda")
             see_and_be_refused(x)
-            assert outer.apply(inner.apply, (see_and_be_refused, (x,))) == WANTED
+            assert outer.apply(inner.apply, (see_and_be_refused, (x,))) == EXPECTED
 
 
 def test_a_thread_of_thread_begun_inside():
@@ -122,44 +122,44 @@ def test_a_thread_of_thread_begun_inside():
         see_and_be_refused(x)
         for start in (_thread.start_new_thread, _thread.start_new):
             with Worker(start=lambda run, start=start: start(run, ())) as worker:
-                assert worker(see_and_be_refused, x) == WANTED
+                assert worker(see_and_be_refused, x) == EXPECTED
         with pytest.raises(TypeError):
             _thread.start_new_thread("no function", ())
 
 
 def test_not_one_operation_passes_unseen_where_a_thread_waits_in_the_midst_of_a_line():
-    given, found = SimpleQueue(), SimpleQueue()
+    inputs, found = SimpleQueue(), SimpleQueue()
 
     def double():
         while True:
-            found.put(given.get() * 2)  # no line, call or return between the waiting and the product
+            found.put(inputs.get() * 2)  # no line, call or return between the waiting and the product
 
     threading.Thread(target=double, daemon=True).start()
     for _ in range(20):
         with rung.simulate("v100"):
-            given.put(torch.ones(2, device="cuda"))
+            inputs.put(torch.ones(2, device="cuda"))
             assert found.get(timeout=20).device.type == "cuda"
-        given.put(HOST)
+        inputs.put(HOST)
         assert found.get(timeout=20).device.type == "cpu"
 
 
 def test_not_one_operation_passes_unseen_where_a_thread_computes_all_the_time():
-    given, found = [HOST], SimpleQueue()
+    inputs, found = [HOST], SimpleQueue()
 
     def double():
-        while given:
-            (x,) = given
+        while inputs:
+            (x,) = inputs
             y = x * 2
             if x is not HOST:
-                given[0] = HOST
+                inputs[0] = HOST
                 found.put(y)
 
     threading.Thread(target=double, daemon=True).start()
     for _ in range(20):
         with rung.simulate("v100"):
-            given[0] = torch.ones(2, device="cuda")
+            inputs[0] = torch.ones(2, device="cuda")
             assert found.get(timeout=20).device.type == "cuda"
-    given.clear()
+    inputs.clear()
 
 
 def test_an_operation_that_is_under_way_when_the_block_ends_is_finished():
@@ -178,7 +178,7 @@ def test_an_operation_that_is_under_way_when_the_block_ends_is_finished():
             under_way.wait(20)
         ended.set()
         assert worker.results.get(timeout=20) == 2 * 32 * 32
-        assert not worker(is_seen)
+        assert not worker(is_simulated)
 
 
 def test_threads_come_and_go_meanwhile():
@@ -286,11 +286,11 @@ def test_cprofile_in_the_thread_goes_on():
             sorted([2, 1])
         return product.device.type, {entry.code for entry in profile.getstats() if isinstance(entry.code, str)}
 
-    given = SimpleQueue()
+    inputs = SimpleQueue()
     with Worker() as worker:
-        worker.jobs.put(lambda: profiled(given.get))
+        worker.jobs.put(lambda: profiled(inputs.get))
         with rung.simulate("v100"):
-            given.put(torch.ones(2, 2, device="cuda"))
+            inputs.put(torch.ones(2, 2, device="cuda"))
             device, called = worker.results.get(timeout=20)
     assert device == "cuda"
     assert "<built-in method builtins.sorted>" in called
@@ -298,7 +298,7 @@ def test_cprofile_in_the_thread_goes_on():
 
 def fail_in_a_simulation(worker):
     with rung.simulate("v100"):
-        assert worker(is_seen)
+        assert worker(is_simulated)
         raise KeyError
 
 
@@ -307,8 +307,8 @@ def test_an_exception_inside_leaves_the_thread_plain():
         with pytest.raises(KeyError):
             fail_in_a_simulation(worker)
         worker(HOST.sum)
-        assert not worker(is_seen)
-        assert not idle(is_seen)
+        assert not worker(is_simulated)
+        assert not idle(is_simulated)
 
 
 @pytest.mark.parametrize(
@@ -320,6 +320,6 @@ def test_on_other_pythons_only_the_work_of_pools_is_reached(name, value, monkeyp
         monkeypatch.setattr(sys, name, value, raising=False)
         with rung.simulate("v100"):
             monkeypatch.undo()
-            assert not worker(is_seen)
-            assert pool.submit(is_seen).result()
-        assert not pool.submit(is_seen).result()
+            assert not worker(is_simulated)
+            assert pool.submit(is_simulated).result()
+        assert not pool.submit(is_simulated).result()

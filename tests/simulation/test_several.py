@@ -110,15 +110,15 @@ def test_data_parallel_spreads_a_batch_and_gathers_gradients(cards, chunks):
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(4, 4), torch.randn(chunks, 4)
     layer(x).square().sum().backward()
-    seen = set()
+    devices = set()
     there = torch.nn.Linear(4, 4).cuda()
     there.load_state_dict(layer.state_dict())
-    there.register_forward_pre_hook(lambda module, inputs: seen.add(inputs[0].device))
+    there.register_forward_pre_hook(lambda module, inputs: devices.add(inputs[0].device))
     with pytest.warns(UserWarning, match="imbalance between your GPUs"):  # torch's own, from their properties
         spread = torch.nn.DataParallel(there)
     out = spread(x.cuda())
     assert out.device == FIRST
-    assert seen == ({FIRST, SECOND} if chunks > 1 else {FIRST})
+    assert devices == ({FIRST, SECOND} if chunks > 1 else {FIRST})
     out.square().sum().backward()
     assert torch.allclose(there.weight.grad.cpu(), layer.weight.grad, atol=1e-5)
 
@@ -134,7 +134,7 @@ def test_a_share_of_the_memory_may_be_all_that_is_used(cards):
 
 def test_chance_is_each_card_s_own(cards):
     torch.manual_seed(3)
-    pair = [torch.rand(4, device=place) for place in (FIRST, SECOND)]
+    pair = [torch.rand(4, device=device) for device in (FIRST, SECOND)]
     assert torch.equal(pair[0].cpu(), pair[1].cpu())
     torch.manual_seed(3)
     torch.rand(4, device=FIRST)

@@ -53,18 +53,18 @@ def test_deep_copies_stay_on_the_card(card):
 )
 def test_what_dlpack_hands_on_lies_on_the_card_once(card, way):
     tensor = torch.zeros(MB, device="cuda")
-    held = torch.cuda.memory_allocated()
+    allocated = torch.cuda.memory_allocated()
     taken = way(tensor)
     assert str(taken.device) == "cuda:0"
     taken.add_(1)
     assert tensor.sum().item() == MB
-    assert torch.cuda.memory_allocated() == held
+    assert torch.cuda.memory_allocated() == allocated
     del tensor
     gc.collect()
-    assert torch.cuda.memory_allocated() == held
+    assert torch.cuda.memory_allocated() == allocated
     del taken
     gc.collect()
-    assert torch.cuda.memory_allocated() == held - 4 * MB
+    assert torch.cuda.memory_allocated() == allocated - 4 * MB
 
 
 def test_numpy_takes_nothing_of_a_card(card):

@@ -59,20 +59,20 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_every_way_to_the_card_ends_there(card, way):
-    made = way()
-    assert made.device == CUDA
-    assert made.is_cuda
-    assert not made.is_cpu
-    assert made.get_device() == 0
-    assert made.type().startswith("torch.cuda.")
-    assert made.cpu().device == CPU
+    result = way()
+    assert result.device == CUDA
+    assert result.is_cuda
+    assert not result.is_cpu
+    assert result.get_device() == 0
+    assert result.type().startswith("torch.cuda.")
+    assert result.cpu().device == CPU
 
 
 def test_what_stays_on_the_host_says_so(card):
     there = torch.ones(2, device="cuda")
-    for made in (torch.ones(2), there.cpu(), there.to("cpu"), torch.zeros_like(there, device="cpu"), torch.tensor(1)):
-        assert made.device == CPU
-        assert not made.is_cuda
+    for result in (torch.ones(2), there.cpu(), there.to("cpu"), torch.zeros_like(there, device="cpu"), torch.tensor(1)):
+        assert result.device == CPU
+        assert not result.is_cuda
     assert torch.empty(2, device="meta").cuda is not None
     assert torch.zeros(2, device="meta").device.type == "meta"
 
@@ -137,10 +137,10 @@ def test_a_training_step_is_exact():
         assert model[0].weight.grad.device.type == kind
         return [p.detach().cpu().clone() for p in model.parameters()]
 
-    wanted = step("cpu")
+    expected = step("cpu")
     with rung.simulate("v100"):
         got = step("cuda")
-    assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
 def test_tensors_on_two_devices_do_not_mix():

@@ -19,16 +19,16 @@ def work():
 
 
 def test_threads_and_pools_that_began_before_or_inside():
-    wanted = {"cuda", "Quadro P2200"}
+    expected = {"cuda", "Quadro P2200"}
     with ThreadPoolExecutor(2) as old:
         old.submit(int).result()
         with rung.simulate("Quadro P2200"), ThreadPoolExecutor(2) as new:
-            assert [pool.submit(work).result() for pool in (old, new)] == [wanted, wanted]
+            assert [pool.submit(work).result() for pool in (old, new)] == [expected, expected]
             found = []
             thread = threading.Thread(target=lambda: found.append(work()))
             thread.start()
             thread.join()
-            assert found == [wanted]
+            assert found == [expected]
         assert old.submit(torch._C._len_torch_dispatch_stack).result() == 0
 
 
