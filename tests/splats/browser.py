@@ -50,8 +50,8 @@ class Browser:
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
-        asked = {"id": self._number, "method": method, "params": parameters, **self._session}
-        os.write(self._say, json.dumps(asked).encode() + b"\0")
+        message = {"id": self._number, "method": method, "params": parameters, **self._session}
+        os.write(self._say, json.dumps(message).encode() + b"\0")
         while True:
             while b"\0" not in self._rest:
                 got = os.read(self._hear, 1 << 20)

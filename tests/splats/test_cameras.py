@@ -23,22 +23,22 @@ def eye(view):
     return -pose[:, :3].T @ pose[:, 3]
 
 
-def seen(view, point):
+def projected(view, point):
     x, y, z = np.array(view.pose).reshape(3, 4) @ [*point, 1]
     return view.fx * x / z + view.cx, view.fy * y / z + view.cy, z
 
 
 def test_an_orbit_of_a_bare_cloud_looks_at_its_middle_from_all_sides():
-    given = cloud()
-    views = orbit((), given, 12)
-    middle = np.median(given.means, axis=0)
+    scene = cloud()
+    views = orbit((), scene, 12)
+    middle = np.median(scene.means, axis=0)
     assert len({view.name for view in views}) == 12
     for view in views:
-        across, down, ahead = seen(view, middle)
+        across, down, ahead = projected(view, middle)
         assert (across, down) == (pytest.approx(view.width / 2), pytest.approx(view.height / 2))
-        assert ahead == pytest.approx(2 * np.quantile(np.linalg.norm(given.means - middle, axis=1), 0.9))
+        assert ahead == pytest.approx(2 * np.quantile(np.linalg.norm(scene.means - middle, axis=1), 0.9))
         assert eye(view)[1] < middle[1]  # y is down: it stands above
-        assert seen(view, middle - [0, 0.1, 0])[1] < view.height / 2  # and nothing is upside down
+        assert projected(view, middle - [0, 0.1, 0])[1] < view.height / 2  # and nothing is upside down
     assert np.allclose(np.mean([eye(view) for view in views], axis=0)[[0, 2]], middle[[0, 2]], atol=1e-6)
 
 
@@ -47,11 +47,11 @@ def test_an_orbit_follows_the_cameras_of_the_run():
     ring = []
     for number in range(9):
         angle = 2 * math.pi * number / 9
-        place = np.array([1 + 5 * math.cos(angle), 2 + 5 * math.sin(angle), 3 + 2.0])
-        ahead = (np.array([1, 2, 3]) - place) / math.sqrt(29)
+        position = np.array([1 + 5 * math.cos(angle), 2 + 5 * math.sin(angle), 3 + 2.0])
+        ahead = (np.array([1, 2, 3]) - position) / math.sqrt(29)
         right = np.cross(ahead, [0, 0, 1]) / np.linalg.norm(np.cross(ahead, [0, 0, 1]))
         turn = np.stack([right, np.cross(ahead, right), ahead])
-        pose = tuple(np.concatenate([turn, -(turn @ place)[:, None]], axis=1).reshape(-1))
+        pose = tuple(np.concatenate([turn, -(turn @ position)[:, None]], axis=1).reshape(-1))
         ring.append(View(f"{number}.jpg", "", 320, 200, 300.0, 310.0, 150.0, 110.0, pose))
     center, up, distance = frame(ring, cloud())
     assert center == pytest.approx([1, 2, 3], abs=0.05)
@@ -107,19 +107,19 @@ def test_a_list_of_cameras_that_is_none_is_refused(text, tmp_path):
 def test_cameras_of_transforms_and_of_colmap_need_no_photographs(tmp_path):
     matrix = np.eye(4)
     matrix[:3, 3] = 1, 2, 3
-    held = {
+    transforms = {
         "fl_x": 30,
         "w": 40,
         "h": 20,
         "k1": 0.1,
         "frames": [{"file_path": "a/b.png", "transform_matrix": matrix.tolist()}],
     }
-    (tmp_path / "transforms.json").write_text(json.dumps(held))
+    (tmp_path / "transforms.json").write_text(json.dumps(transforms))
     for where in (tmp_path, tmp_path / "transforms.json"):
         (found,) = chosen(str(where), (), cloud())
         assert (found.name, found.lens, found.fx) == ("a/b.png", "pinhole", 30)
         assert eye(found) == pytest.approx([1, 2, 3])
-        assert seen(found, (1, 2, 2))[:2] == pytest.approx((20, 10))  # it looks along -z
+        assert projected(found, (1, 2, 2))[:2] == pytest.approx((20, 10))  # it looks along -z
     model = tmp_path / "colmap" / "sparse" / "0"
     model.mkdir(parents=True)
     (model / "cameras.txt").write_text("1 PINHOLE 40 20 30 31 20 10\n")
@@ -143,7 +143,7 @@ def test_a_camera_path_of_nerfstudio(tmp_path):
     assert (found.width, found.height) == (30, 20)
     assert found.fy == pytest.approx(10)  # 90 degrees from top to bottom
     assert eye(found) == pytest.approx([1, 2, 3])
-    assert seen(found, (1, 3, 2))[1] == pytest.approx(0)  # up is y
+    assert projected(found, (1, 3, 2))[1] == pytest.approx(0)  # up is y
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def basis(degree, directions):
 
 
 def directions(number=200, seed=1):
-    made = np.random.default_rng(seed).standard_normal((number, 3))
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
+    vectors = np.random.default_rng(seed).standard_normal((number, 3))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
@@ -64,17 +64,17 @@ def test_colors_turn_with_the_splats(degree):
 
 def test_our_basis_is_that_of_gsplat():
     gsplat = pytest.importorskip("gsplat.cuda._torch_impl")
-    given = torch.from_numpy(directions())
-    found = gsplat._eval_sh_bases_fast(16, given).numpy()
+    vectors = torch.from_numpy(directions())
+    found = gsplat._eval_sh_bases_fast(16, vectors).numpy()
     assert np.abs(found - basis(3, directions())).max() < 1e-12
 
 
 def test_axes_that_turn_keep_the_signs_that_spz_has():
     """Half a turn about x, which takes right, down, forward to right, up, back."""
-    given = source(3, 16).harmonics
-    turned = turned_harmonics(given, Move(angles=(180, 0, 0)).rotation)
+    harmonics = source(3, 16).harmonics
+    turned = turned_harmonics(harmonics, Move(angles=(180, 0, 0)).rotation)
     spz = [1, -1, -1, 1, -1, 1, 1, -1, 1, -1, 1, -1, -1, 1, -1, 1]
-    assert np.allclose(turned, given * np.array(spz)[:, None], atol=1e-5)
+    assert np.allclose(turned, harmonics * np.array(spz)[:, None], atol=1e-5)
 
 
 def covariances(cloud):
@@ -86,26 +86,28 @@ def covariances(cloud):
 
 
 def test_a_scene_that_is_moved():
-    given, rotation = source(20, 4), MOVE.rotation
-    made = moved(given, MOVE)
-    assert np.allclose(made.means, given.means @ rotation.T * 1.7 + np.array(MOVE.shift), atol=1e-5)
-    assert np.allclose(covariances(made), rotation @ covariances(given) @ rotation.T * 1.7**2, rtol=1e-4, atol=1e-8)
-    assert np.array_equal(made.logits, given.logits)
-    assert all(np.array_equal(a, b) for a, b in zip(moved(given, Move()), given, strict=True))
-    quarter = moved(given, Move(angles=(0, 0, 90)))  # x becomes y
-    assert np.allclose(quarter.means[:, 1], given.means[:, 0], atol=1e-6)
+    original, rotation = source(20, 4), MOVE.rotation
+    result = moved(original, MOVE)
+    assert np.allclose(result.means, original.means @ rotation.T * 1.7 + np.array(MOVE.shift), atol=1e-5)
+    assert np.allclose(
+        covariances(result), rotation @ covariances(original) @ rotation.T * 1.7**2, rtol=1e-4, atol=1e-8
+    )
+    assert np.array_equal(result.logits, original.logits)
+    assert all(np.array_equal(a, b) for a, b in zip(moved(original, Move()), original, strict=True))
+    quarter = moved(original, Move(angles=(0, 0, 90)))  # x becomes y
+    assert np.allclose(quarter.means[:, 1], original.means[:, 0], atol=1e-6)
     assert np.allclose(Move(angles=(90, 90, 0)).rotation @ [0, 1, 0], [1, 0, 0])  # about x to z, then about y to x
 
 
 def test_a_moved_scene_is_seen_as_before():
     view = View("a", "", 64, 48, 60.0, 60.0, 32.0, 24.0, (1.0, 0, 0, 0.2, 0, 0.6, -0.8, 0.5, 0, 0.8, 0.6, 9.0))
-    there, given = moved_view(view, MOVE), source(30, 9)
+    there, original = moved_view(view, MOVE), source(30, 9)
     pose, turned = (np.array(each.pose).reshape(3, 4) for each in (view, there))
-    made = moved(given, MOVE)
-    before = given.means @ pose[:, :3].T + pose[:, 3]
-    assert np.allclose(made.means @ turned[:, :3].T + turned[:, 3], 1.7 * before, atol=1e-4)
+    result = moved(original, MOVE)
+    before = original.means @ pose[:, :3].T + pose[:, 3]
+    assert np.allclose(result.means @ turned[:, :3].T + turned[:, 3], 1.7 * before, atol=1e-4)
     colors = []
-    for cloud, each in ((given, pose), (made, turned)):
+    for cloud, each in ((original, pose), (result, turned)):
         ways = cloud.means + each[:, :3].T @ each[:, 3]
         ways /= np.linalg.norm(ways, axis=1, keepdims=True)
         colors.append(np.einsum("nt,ntc->nc", basis(2, ways.astype(np.float64)), cloud.harmonics))
@@ -115,8 +117,8 @@ def test_a_moved_scene_is_seen_as_before():
 @pytest.mark.skipif(SPLAT_TRANSFORM is None, reason="the npm package @playcanvas/splat-transform is not installed")
 def test_another_program_moves_a_scene_as_we_do(tmp_path):
     write(tmp_path / "a.ply", source(50, 16))
-    asked = ["-s", "1.7", "-r", "20,-50,130", "-t", "0.5,-2,7"]
-    subprocess.run([SPLAT_TRANSFORM, "-q", tmp_path / "a.ply", *asked, tmp_path / "b.ply"], check=True, timeout=120)
+    arguments = ["-s", "1.7", "-r", "20,-50,130", "-t", "0.5,-2,7"]
+    subprocess.run([SPLAT_TRANSFORM, "-q", tmp_path / "a.ply", *arguments, tmp_path / "b.ply"], check=True, timeout=120)
     found = apart(moved(source(50, 16), MOVE), read(tmp_path / "b.ply"))
     assert {name: value for name, value in found.items() if value > 1e-5} == {}
 
@@ -137,8 +139,8 @@ def test_scenes_are_put_together_cut_and_thinned():
 def test_the_splats_that_stay_have_the_most_opacity_and_size():
     zeros = np.zeros((4, 3), np.float32)
     scales = np.log(np.array([[1, 1, 1e-6], [2, 2, 1e-6], [1, 1, 1], [9, 0.1, 0.1]], np.float32))
-    given = Cloud(zeros + np.arange(4)[:, None], np.ones((4, 4), np.float32), scales, zeros[:, 0], zeros[:, None])
-    given.logits[:] = (3, -1, -3, 3)
-    assert weightiest(given, 2).means[:, 0].tolist() == [0, 3]  # 0.95 x 1, 0.95 x 0.95; then 0.27 x 2
-    assert weightiest(given, 4) is given
-    assert len(weightiest(given, 0).means) == 0
+    original = Cloud(zeros + np.arange(4)[:, None], np.ones((4, 4), np.float32), scales, zeros[:, 0], zeros[:, None])
+    original.logits[:] = (3, -1, -3, 3)
+    assert weightiest(original, 2).means[:, 0].tolist() == [0, 3]  # 0.95 x 1, 0.95 x 0.95; then 0.27 x 2
+    assert weightiest(original, 4) is original
+    assert len(weightiest(original, 0).means) == 0

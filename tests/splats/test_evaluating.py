@@ -79,15 +79,15 @@ def photograph(change=0, alpha=None, cloud=None, background=(0.0, 0.0, 0.0)):
 
 
 def test_a_photograph_that_is_off_by_four_values():
-    seen = []
+    calls = []
     shots = Shots(photograph(), photograph(4))
     views = [VIEW, VIEW]
-    found = evaluate(one(), views, shots, [1], see=lambda view, made, truth: seen.append((made, truth)))
+    found = evaluate(one(), views, shots, [1], see=lambda view, drawn, truth: calls.append((drawn, truth)))
     assert found["psnr"] == pytest.approx(20 * math.log10(255 / 4), abs=1e-6)
-    assert found["ssim"] == ssim(seen[0][0][None], seen[0][1][None])
+    assert found["ssim"] == ssim(calls[0][0][None], calls[0][1][None])
     assert found["lpips"] is None
     assert [(image["name"], image["psnr"]) for image in found["images"]] == [("a.png", found["psnr"])]
-    assert np.array_equal(seen[0][1].astype(int) - seen[0][0], np.full((21, 33, 3), 4))
+    assert np.array_equal(calls[0][1].astype(int) - calls[0][0], np.full((21, 33, 3), 4))
     both = evaluate(one(), views, shots, [0, 1])
     assert both["images"][0]["psnr"] == 100
     assert both["psnr"] == pytest.approx((100 + found["psnr"]) / 2)
@@ -118,7 +118,7 @@ def test_what_is_transparent_lies_on_the_background():
 def test_a_mask_and_a_transparent_picture_of_one_scene_are_each_what_they_are():
     white, alpha = (1.0, 1.0, 1.0), np.zeros((21, 33), np.uint8)
     shot = SimpleNamespace(rgb=np.zeros((21, 33, 3), np.uint8), alpha=alpha)
-    views, seen = [VIEW, replace(VIEW, mask="mask.png")], []
+    views, maxima = [VIEW, replace(VIEW, mask="mask.png")], []
     evaluate(
         one(),
         views,
@@ -126,9 +126,9 @@ def test_a_mask_and_a_transparent_picture_of_one_scene_are_each_what_they_are():
         [0, 1],
         background=white,
         transparent=lambda view: not view.mask,
-        see=lambda view, made, truth: seen.append(int(truth.max())),
+        see=lambda view, drawn, truth: maxima.append(int(truth.max())),
     )
-    assert seen == [255, 0]
+    assert maxima == [255, 0]
 
 
 def test_lpips_where_package_and_weights_are_there(tmp_path, monkeypatch):
@@ -160,8 +160,8 @@ def run(tmp_path):
     for name in ("a.png", "b.png"):
         image.fromarray(photograph(4).rgb).save(tmp_path / "photos" / "images" / name)
         frames.append({"file_path": f"images/{name}", "transform_matrix": np.diag([1.0, -1, -1, 1]).tolist()})
-    held = {"fl_x": 30, "fl_y": 30, "cx": 16.5, "cy": 10.5, "w": 33, "h": 21, "frames": frames}
-    (tmp_path / "photos" / "transforms.json").write_text(json.dumps(held))
+    transforms = {"fl_x": 30, "fl_y": 30, "cx": 16.5, "cy": 10.5, "w": 33, "h": 21, "frames": frames}
+    (tmp_path / "photos" / "transforms.json").write_text(json.dumps(transforms))
     out = tmp_path / "out"
     out.mkdir()
     write(out / "splats.ply", one())

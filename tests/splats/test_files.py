@@ -10,24 +10,24 @@ from tests.support.splats import random_cloud
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_a_ply_comes_back_to_the_bit(degree, tmp_path):
-    given = random_cloud(50, degree, seed=degree)
-    write(tmp_path / "a.ply", given)
+    cloud = random_cloud(50, degree, seed=degree)
+    write(tmp_path / "a.ply", cloud)
     back = read(tmp_path / "a.ply")
     assert back.degree == degree
-    assert all(np.array_equal(a, b) for a, b in zip(given, back, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(cloud, back, strict=True))
     assert [path.name for path in tmp_path.iterdir()] == ["a.ply"]
 
 
 def test_another_program_reads_a_ply(tmp_path):
     plyfile = pytest.importorskip("plyfile")
-    given = random_cloud(50, 1, seed=1)
-    write(tmp_path / "a.ply", given)
+    cloud = random_cloud(50, 1, seed=1)
+    write(tmp_path / "a.ply", cloud)
     vertex = plyfile.PlyData.read(tmp_path / "a.ply")["vertex"]
     assert [p.name for p in vertex.properties][:9] == ["x", "y", "z", "nx", "ny", "nz", "f_dc_0", "f_dc_1", "f_dc_2"]
-    assert np.array_equal(vertex["y"], given.means[:, 1])
-    assert np.array_equal(vertex["f_rest_4"], given.harmonics[:, 2, 1])  # channel by channel: green's second of three
-    assert np.array_equal(vertex["rot_0"], given.quats[:, 0])
-    assert np.array_equal(vertex["opacity"], given.logits)
+    assert np.array_equal(vertex["y"], cloud.means[:, 1])
+    assert np.array_equal(vertex["f_rest_4"], cloud.harmonics[:, 2, 1])  # channel by channel: green's second of three
+    assert np.array_equal(vertex["rot_0"], cloud.quats[:, 0])
+    assert np.array_equal(vertex["opacity"], cloud.logits)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -90,17 +90,17 @@ def test_a_ply_that_is_wrong_says_how(data, words, tmp_path):
 
 
 def test_a_splat_file_keeps_what_a_byte_can(tmp_path):
-    given = random_cloud(50, 0, seed=0)
-    write(tmp_path / "a.splat", given)
+    cloud = random_cloud(50, 0, seed=0)
+    write(tmp_path / "a.splat", cloud)
     assert (tmp_path / "a.splat").stat().st_size == 32 * 50
     back = read(tmp_path / "a.splat")
-    order = np.argsort(-np.exp(given.log_scales.astype(np.float64).sum(1)) * given.opacities)
-    assert np.array_equal(back.means, given.means[order])
-    assert np.allclose(back.log_scales, given.log_scales[order], atol=1e-6)
-    assert np.abs(back.opacities - given.opacities[order]).max() <= 0.5 / 255 + 1e-6
-    units = given.quats / np.linalg.norm(given.quats, axis=1, keepdims=True)
+    order = np.argsort(-np.exp(cloud.log_scales.astype(np.float64).sum(1)) * cloud.opacities)
+    assert np.array_equal(back.means, cloud.means[order])
+    assert np.allclose(back.log_scales, cloud.log_scales[order], atol=1e-6)
+    assert np.abs(back.opacities - cloud.opacities[order]).max() <= 0.5 / 255 + 1e-6
+    units = cloud.quats / np.linalg.norm(cloud.quats, axis=1, keepdims=True)
     assert np.abs(back.quats - units[order]).max() <= 1 / 128 + 1e-6
-    colors = np.clip(0.5 + 0.28209479 * given.harmonics[order, 0], 0, 1)
+    colors = np.clip(0.5 + 0.28209479 * cloud.harmonics[order, 0], 0, 1)
     assert np.abs(0.5 + 0.28209479 * back.harmonics[:, 0] - colors).max() <= 0.5 / 255 + 1e-6
 
 

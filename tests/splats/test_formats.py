@@ -57,9 +57,9 @@ def three(parts, largest):
     return quat
 
 
-def near(got, wanted, bound, name):
-    got, wanted = np.asarray(got, np.float64).reshape(np.shape(wanted)), np.asarray(wanted, np.float64)
-    worst = float(np.max(np.abs(got - wanted) - bound, initial=-1.0))
+def near(got, expected, bound, name):
+    got, expected = np.asarray(got, np.float64).reshape(np.shape(expected)), np.asarray(expected, np.float64)
+    worst = float(np.max(np.abs(got - expected) - bound, initial=-1.0))
     assert worst <= 0, f"{name} is {worst} more than it may be from what was written"
 
 
@@ -152,15 +152,15 @@ def test_compressed_ply_by_its_specification(cloud, tmp_path_factory):
     near(means, cloud.means, (bounds[:, 3:6] - bounds[:, :3]) / steps / 2 * 1.0001 + 1e-5, "means")
     logs = np.clip(cloud.log_scales, -20, 20)
     near(scales, logs, (bounds[:, 9:12] - bounds[:, 6:9]) / steps / 2 * 1.0001 + 1e-5, "scales")
-    wanted = cloud.harmonics[:, 0].astype(np.float64) * C0 + 0.5
-    near(colors, wanted, (bounds[:, 15:] - bounds[:, 12:15]) / 255 / 2 * 1.0001 + 1e-5, "colors")
+    expected = cloud.harmonics[:, 0].astype(np.float64) * C0 + 0.5
+    near(colors, expected, (bounds[:, 15:] - bounds[:, 12:15]) / 255 / 2 * 1.0001 + 1e-5, "colors")
     near(opacities, cloud.opacities, 1 / 510 + 1e-6, "opacities")
     near(turn(quats), turn(cloud.quats), 0.007, "rotations")
     terms = cloud.harmonics.shape[1] - 1
     if terms:
         got = ((rest.astype(np.float64) + 0.5) / 256 - 0.5) * 8
-        wanted = np.clip(cloud.harmonics[:, 1:].swapaxes(1, 2).ravel(), -4, 4)
-        near(got, wanted, 1 / 64 + 1e-6, "harmonics")
+        expected = np.clip(cloud.harmonics[:, 1:].swapaxes(1, 2).ravel(), -4, 4)
+        near(got, expected, 1 / 64 + 1e-6, "harmonics")
     assert rest.size == 3 * terms * len(cloud.means)
     same(cloud, path)
 
@@ -222,8 +222,8 @@ def test_sog_by_its_specification(cloud, tmp_path_factory):
     write(path, cloud)
     logs, quats, scales, colors, opacities, rest = decode_sog(path)
     cloud = in_order(cloud)
-    wanted = np.sign(cloud.means) * np.log1p(np.abs(cloud.means.astype(np.float64)))
-    near(logs, wanted, np.ptp(wanted, axis=0) / 131070 + 1e-6 if len(wanted) else 0, "means")
+    expected = np.sign(cloud.means) * np.log1p(np.abs(cloud.means.astype(np.float64)))
+    near(logs, expected, np.ptp(expected, axis=0) / 131070 + 1e-6 if len(expected) else 0, "means")
     near(opacities, cloud.opacities, 1 / 510 + 1e-6, "opacities")
     near(turn(quats), turn(cloud.quats), 0.025, "rotations")
     for name, got, kept in (("scales", scales, cloud.log_scales), ("colors", colors, cloud.harmonics[:, 0])):

@@ -23,11 +23,11 @@ from .test_foreign import source
 def whole(tmp_path_factory):
     """The bytes of a good file of each format."""
     pytest.importorskip("PIL")
-    folder, made = tmp_path_factory.mktemp("whole"), {}
+    folder, contents = tmp_path_factory.mktemp("whole"), {}
     for end in FORMATS:
         write(folder / f"a{end}", source(40, 4))
-        made[end] = (folder / f"a{end}").read_bytes()
-    return made
+        contents[end] = (folder / f"a{end}").read_bytes()
+    return contents
 
 
 def refused(path, data, *words):
@@ -51,8 +51,8 @@ def test_a_file_that_ends_too_soon_is_refused(end, share, whole, tmp_path_factor
 def test_bytes_that_changed_are_splats_or_refused(end, seed, whole, tmp_path_factory):
     rng = np.random.default_rng(seed)
     data = bytearray(whole[end])
-    for place in rng.integers(0, min(len(data), rng.choice([40, 400, 4000])), 3):
-        data[place] = rng.integers(0, 256)
+    for position in rng.integers(0, min(len(data), rng.choice([40, 400, 4000])), 3):
+        data[position] = rng.integers(0, 256)
     path = tmp_path_factory.mktemp("changed") / f"a{end}"
     path.write_bytes(bytes(data))
     try:
@@ -128,18 +128,18 @@ def test_an_older_compressed_ply_has_no_bounds_of_colors(tmp_path):
 
 def sog(entries, **changed):
     """The zip with these entries, meta.json changed."""
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     meta = json.loads(entries["meta.json"])
     for key, value in changed.items():
-        place = meta
+        node = meta
         *path, last = key.split("__")
         for step in path:
-            place = place[step]
-        place[last] = value
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+            node = node[step]
+        node[last] = value
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in {**entries, "meta.json": json.dumps(meta).encode()}.items():
             archive.writestr(name, data)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_a_sog_that_is_wrong_says_how(changed, words, whole, tmp_path):
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_damaged_packing_is_named(method, whole, tmp_path):
     """Each way of packing has errors of its own."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(whole[".sog"])) as archive, zipfile.ZipFile(made, "w", method) as packed:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole[".sog"])) as archive, zipfile.ZipFile(buffer, "w", method) as packed:
         for name in archive.namelist():
             packed.writestr(name, archive.read(name))
         first = packed.infolist()[0]
-    data = bytearray(made.getvalue())
+    data = bytearray(buffer.getvalue())
     begin = len(first.filename) + 30
     data[begin + 9 : begin + first.compress_size] = b"\xff" * (first.compress_size - 9)
     refused(tmp_path / "a.sog", bytes(data))
@@ -210,8 +210,8 @@ def test_a_center_beyond_spz_leaves_the_old_file(tmp_path):
 
 
 def test_opacities_without_a_logit_are_held(tmp_path):
-    given = source(5, 1)
-    write(tmp_path / "a.ply", given._replace(logits=np.array([99, -99, 0, 1, 2], np.float32)))
+    original = source(5, 1)
+    write(tmp_path / "a.ply", original._replace(logits=np.array([99, -99, 0, 1, 2], np.float32)))
     data = (tmp_path / "a.ply").read_bytes()
     for value, found in ((99, np.inf), (-99, -np.inf)):
         data = data.replace(np.float32(value).tobytes(), np.float32(found).tobytes())

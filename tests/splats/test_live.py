@@ -43,10 +43,10 @@ def camera(small=1.0, name="a", image=""):
 
 
 def test_covariances_are_of_turned_axes():
-    given = cloud(20)
-    turns = rotations(torch.from_numpy(given.quats.astype(np.float64)))
-    axes = turns * torch.from_numpy(given.scales * 3.0)[:, None, :]
-    assert np.allclose(live.covariances(given, 3.0), (axes @ axes.mT).numpy(), rtol=1e-4, atol=1e-9)
+    scene = cloud(20)
+    turns = rotations(torch.from_numpy(scene.quats.astype(np.float64)))
+    axes = turns * torch.from_numpy(scene.scales * 3.0)[:, None, :]
+    assert np.allclose(live.covariances(scene, 3.0), (axes @ axes.mT).numpy(), rtol=1e-4, atol=1e-9)
 
 
 def test_a_photograph_is_shown_small_or_not_at_all(tmp_path):
@@ -87,7 +87,7 @@ def test_a_port_in_use_is_said_and_no_other_is_taken():
 def test_an_address_of_another_machine_is_refused(host, monkeypatch):
     if host.endswith("invalid"):  # the network is not asked
 
-        def unknown(*given, **more):
+        def unknown(*arguments, **more):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
@@ -108,13 +108,13 @@ def test_steps_follow_a_slider_and_nobody_is_waited_for_who_does_not_look(capsys
         assert shown.status.content == "step 1,200 · 5 splats"
         shown.update(cloud(0), 1300)
         assert "0 splats" in shown.status.content
-        seen = []
-        shown.steps(["a.ply", "b.ply"], lambda index: seen.append(index) or clouds[index])
+        indices = []
+        shown.steps(["a.ply", "b.ply"], lambda index: indices.append(index) or clouds[index])
         slider = next(each for each in shown.server.gui._gui_input_handle_from_uuid.values() if each.label == "step")
         slider.value = 0
         for callback in slider._impl.update_cb:
             callback(None)
-        assert 0 in seen
+        assert 0 in indices
         assert shown.status.content == "5 splats"
     assert capsys.readouterr().out == ""
 
@@ -126,21 +126,21 @@ def test_steps_follow_a_slider_and_nobody_is_waited_for_who_does_not_look(capsys
 def test_viser_shows_what_the_renderer_draws_in_degree_0(small, tmp_path):
     from viser.transforms import SO3
 
-    given, view = cloud(small=small), camera(small)
-    with Live([view], given, port=0) as shown, Browser(tmp_path) as browser:
+    scene, view = cloud(small=small), camera(small)
+    with Live([view], scene, port=0) as shown, Browser(tmp_path) as browser:
         arrived = threading.Event()
         shown.server.on_client_connect(lambda client: arrived.set())
         browser.open(shown.address)
         assert arrived.wait(120)
         client = next(iter(shown.server.get_clients().values()))
         pose = np.array(view.pose).reshape(3, 4)
-        turn, place = SO3.from_matrix(pose[:, :3].T).wxyz, -pose[:, :3].T @ pose[:, 3]
+        turn, position = SO3.from_matrix(pose[:, :3].T).wxyz, -pose[:, :3].T @ pose[:, 3]
         shown.show_cameras(False)
-        asked = {"wxyz": turn, "position": place, "fov": 2 * math.atan(150 / 350), "timeout": 120}
-        wanted, end = draw(given, view, (1.0, 1.0, 1.0), degree=0), time.monotonic() + 120
-        made = client.get_render(300, 400, **asked)
-        while psnr(made, wanted) < 25 and time.monotonic() < end:  # splats and angle are still on their way
-            made = client.get_render(300, 400, **asked)
-    print(small, psnr(made, wanted))
-    assert psnr(made, wanted) >= 25
-    assert psnr(made, wanted) > psnr(made, draw(given, view, (1.0, 1.0, 1.0))) + 1
+        options = {"wxyz": turn, "position": position, "fov": 2 * math.atan(150 / 350), "timeout": 120}
+        expected, end = draw(scene, view, (1.0, 1.0, 1.0), degree=0), time.monotonic() + 120
+        picture = client.get_render(300, 400, **options)
+        while psnr(picture, expected) < 25 and time.monotonic() < end:  # splats and angle are still on their way
+            picture = client.get_render(300, 400, **options)
+    print(small, psnr(picture, expected))
+    assert psnr(picture, expected) >= 25
+    assert psnr(picture, expected) > psnr(picture, draw(scene, view, (1.0, 1.0, 1.0))) + 1

@@ -42,37 +42,37 @@ def camera(name="</script>__VIEWER__", **changed):
     return View(name, "", pose=pose, **facts)
 
 
-def held(made, name):
-    return re.search(rf'<script type="[a-z/]+" id="{name}">(.*?)</script>', made.decode()).group(1)
+def script(html, name):
+    return re.search(rf'<script type="[a-z/]+" id="{name}">(.*?)</script>', html.decode()).group(1)
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_what_is_packed_is_the_cloud(degree):
-    given = cloud(200, degree)
-    made = page(given, [camera()], title="<x>")
-    assert b"<title>&lt;x&gt;</title>" in made
-    assert b"<b>&lt;x&gt;</b>" in made, "the caption"
-    facts = json.loads(held(made, "scene"))
+    scene = cloud(200, degree)
+    html = page(scene, [camera()], title="<x>")
+    assert b"<title>&lt;x&gt;</title>" in html
+    assert b"<b>&lt;x&gt;</b>" in html, "the caption"
+    facts = json.loads(script(html, "scene"))
     assert facts["cameras"][0]["name"] == "</script>__VIEWER__"
-    data = zlib.decompress(base64.b64decode(held(made, "splats")))
+    data = zlib.decompress(base64.b64decode(script(html, "splats")))
     assert len(data) == 200 * (12 + 2 * 11 + 3 * facts["terms"])
     means = np.frombuffer(data, "<f4", 600).reshape(3, 200).T
-    assert np.array_equal(means, given.means)
+    assert np.array_equal(means, scene.means)
     words = np.frombuffer(data, "<u2", 2200, 2400).reshape(11, 200)
     low, step = np.array(facts["columns"]).T
     columns = low[:, None] + step[:, None] * words
-    assert np.abs(columns[:3].T - given.log_scales).max() < 1e-4
-    assert np.abs(columns[7] - given.opacities).max() < 1e-4
+    assert np.abs(columns[:3].T - scene.log_scales).max() < 1e-4
+    assert np.abs(columns[7] - scene.opacities).max() < 1e-4
     roots = np.frombuffer(data, np.int8, offset=2400 + 4400).reshape(facts["terms"], 3, 200).astype(float) / 127
     largest = np.repeat(facts["largest"], [3, 5, 7])[: facts["terms"], None, None]
     back = (roots * np.abs(roots) * largest).transpose(2, 0, 1)
-    assert np.abs(back - given.harmonics[:, 1:]).max(initial=0) < 0.012
+    assert np.abs(back - scene.harmonics[:, 1:]).max(initial=0) < 0.012
 
 
 def test_a_page_asks_the_network_for_nothing():
-    made = page(cloud(10)).decode()
-    assert "default-src 'none'" in made
-    assert not re.search(r"(src|href)=[\"'](?!data:)|@import|https?://", made)
+    html = page(cloud(10)).decode()
+    assert "default-src 'none'" in html
+    assert not re.search(r"(src|href)=[\"'](?!data:)|@import|https?://", html)
 
 
 @pytest.fixture
@@ -88,18 +88,18 @@ READY = 'document.documentElement?.dataset.ready === "true"'
 @pytest.mark.slow
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_the_page_draws_what_the_renderer_draws(degree, tmp_path, browser):
-    given, views = cloud(degree=degree), [camera(), camera(width=300, height=320, fx=200.0, fy=200.0, cx=150.0)]
+    scene, views = cloud(degree=degree), [camera(), camera(width=300, height=320, fx=200.0, fy=200.0, cx=150.0)]
     ground = (0.2, 0.4, 0.1)
-    (tmp_path / "a.html").write_bytes(page(given, views, background=ground, antialiased=degree == 1))
+    (tmp_path / "a.html").write_bytes(page(scene, views, background=ground, antialiased=degree == 1))
     for index, view in enumerate(views):
         browser.open(f"file://{tmp_path}/a.html?{index}#camera={index}")
         browser.wait(READY)
         shown = browser.picture(view.width, view.height)
-        like = psnr(shown, draw(given, view, ground, antialiased=degree == 1))
+        like = psnr(shown, draw(scene, view, ground, antialiased=degree == 1))
         assert like > 45
-        assert like > psnr(shown, draw(given, view, ground, antialiased=degree != 1)) + 3
+        assert like > psnr(shown, draw(scene, view, ground, antialiased=degree != 1)) + 3
         if degree:
-            assert psnr(shown, draw(given, view, ground, degree=degree - 1, antialiased=degree == 1)) < 40
+            assert psnr(shown, draw(scene, view, ground, degree=degree - 1, antialiased=degree == 1)) < 40
 
 
 @chromium

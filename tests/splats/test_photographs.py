@@ -57,9 +57,9 @@ def sixteen_bit_rgb(path, array):
 
 def test_a_picture_of_the_cameras_size_is_as_stored(tmp_path):
     array = noise()
-    given = view(saved(tmp_path / "a.png", array))
-    photographs = Photographs(card(given), 2**20)
-    assert photographs.views == (given,)
+    camera = view(saved(tmp_path / "a.png", array))
+    photographs = Photographs(card(camera), 2**20)
+    assert photographs.views == (camera,)
     shot = photographs.shot(0)
     assert np.array_equal(shot.rgb, array)
     assert shot.alpha is None
@@ -94,8 +94,8 @@ def test_every_kind_of_picture_becomes_three_channels_of_eight_bits(tmp_path):
 @pytest.mark.parametrize(("width", "height", "longer"), [(640, 480, 160), (600, 450, 200), (602, 451, 119)])
 def test_reducing_is_the_mean_of_what_a_pixel_covers_and_scales_the_camera(suffix, width, height, longer, tmp_path):
     array = smooth(height, width)
-    given = view(saved(tmp_path / f"a.{suffix}", array, **({"quality": 98} if suffix == "jpg" else {})), width, height)
-    photographs = Photographs(card(given), 2**24, max_resolution=longer)
+    camera = view(saved(tmp_path / f"a.{suffix}", array, **({"quality": 98} if suffix == "jpg" else {})), width, height)
+    photographs = Photographs(card(camera), 2**24, max_resolution=longer)
     (found,) = photographs.views
     assert (found.width, found.height) == (longer, round(longer * height / width))
     assert (found.fx, found.cx) == pytest.approx((50 * longer / width, 30 * longer / width))
@@ -114,14 +114,14 @@ def test_reducing_is_the_mean_of_what_a_pixel_covers_and_scales_the_camera(suffi
 def test_reducing_does_not_fold_fine_detail_into_coarse(tmp_path):
     array = np.zeros((480, 640, 3), np.uint8)
     array[:, ::2] = 255
-    given = view(saved(tmp_path / "a.png", array), 640, 480)
-    shot = Photographs(card(given), 2**20, max_resolution=213).shot(0)
+    camera = view(saved(tmp_path / "a.png", array), 640, 480)
+    shot = Photographs(card(camera), 2**20, max_resolution=213).shot(0)
     assert np.abs(shot.rgb[:, 2:-2].astype(int) - 127).max() < 20
 
 
 def test_nothing_is_enlarged(tmp_path):
-    given = view(saved(tmp_path / "a.png", noise()))
-    assert Photographs(card(given), 2**20, max_resolution=1000).views == (given,)
+    camera = view(saved(tmp_path / "a.png", noise()))
+    assert Photographs(card(camera), 2**20, max_resolution=1000).views == (camera,)
 
 
 def test_a_picture_of_another_size_scales_the_camera_and_one_of_another_shape_is_left_out(tmp_path):
@@ -141,11 +141,11 @@ def test_cameras_are_as_large_as_their_photographs_but_for_those_that_cannot_be_
         saved(tmp_path / f"{name}.png", noise(height, width))
     (tmp_path / "e.png").write_bytes(b"no picture")
     cameras = {"a": 1.0, "b": 1.0, "c": 3.0, "d": 4.0, "e": 5.0}
-    given = card(*(dataclasses.replace(view(tmp_path / f"{name}.png"), cx=cx) for name, cx in cameras.items()))
-    found = as_stored(given).views
+    scene = card(*(dataclasses.replace(view(tmp_path / f"{name}.png"), cx=cx) for name, cx in cameras.items()))
+    found = as_stored(scene).views
     assert [(each.width, each.height) for each in found] == [(32, 24), (32, 24), (128, 96), (64, 48), (64, 48)]
     assert (found[0].fx, found[0].fy, found[0].cx, found[0].cy) == (25.0, 26.0, 0.5, 12.5)
-    assert found[3:] == given.views[3:]
+    assert found[3:] == scene.views[3:]
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])
@@ -167,8 +167,8 @@ def test_exif_turns_a_picture_only_where_the_cameras_shape_asks_for_it(orientati
 
 def test_masks_and_transparency_both_count(tmp_path):
     colors, mask = noise(channels=4), noise(channels=1)
-    given = view(saved(tmp_path / "a.png", colors), mask=str(saved(tmp_path / "m.png", mask)))
-    assert np.array_equal(Photographs(card(given), 2**20).shot(0).alpha, np.minimum(colors[..., 3], mask))
+    camera = view(saved(tmp_path / "a.png", colors), mask=str(saved(tmp_path / "m.png", mask)))
+    assert np.array_equal(Photographs(card(camera), 2**20).shot(0).alpha, np.minimum(colors[..., 3], mask))
     plain = view(saved(tmp_path / "b.png", colors[..., :3]), mask=str(tmp_path / "m.png"))
     assert np.array_equal(Photographs(card(plain), 2**20).shot(0).alpha, mask)
     saved(tmp_path / "m.png", noise(48, 48, 1))
@@ -197,9 +197,9 @@ def test_the_budget_is_kept_whatever_is_asked_for(tmp_path, monkeypatch):
 
 def broken(path, kind):
     suffix = path.suffix[1:]
-    held = io.BytesIO()
-    Image.fromarray(smooth(480, 640)).save(held, "JPEG" if suffix == "jpg" else suffix.upper())
-    data = held.getvalue()
+    buffer = io.BytesIO()
+    Image.fromarray(smooth(480, 640)).save(buffer, "JPEG" if suffix == "jpg" else suffix.upper())
+    data = buffer.getvalue()
     path.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "other": b"hello" * 99}[kind])
 
 
@@ -220,10 +220,10 @@ def test_corrupt_pictures_are_left_out_by_name_up_to_a_tenth(kind, suffix, tmp_p
 
 
 def test_a_jpeg_that_ends_too_soon_is_corrupt_though_it_holds_a_whole_small_one(tmp_path):
-    held, small = io.BytesIO(), io.BytesIO()
+    buffer, small = io.BytesIO(), io.BytesIO()
     Image.fromarray(smooth(30, 40)).save(small, "JPEG")
-    Image.fromarray(smooth(48, 64)).save(held, "JPEG")
-    preview, data = small.getvalue(), held.getvalue()
+    Image.fromarray(smooth(48, 64)).save(buffer, "JPEG")
+    preview, data = small.getvalue(), buffer.getvalue()
     data = data[:2] + b"\xff\xe2" + struct.pack(">H", len(preview) + 2) + preview + data[2:]  # as cameras put it there
     path = tmp_path / "a.jpg"
     path.write_bytes(data)
@@ -272,9 +272,9 @@ def color(x, y):
 
 @pytest.mark.parametrize(("lens", "bend"), LENSES)
 def test_a_bent_photograph_becomes_what_a_pinhole_camera_sees(lens, bend, tmp_path):
-    given = View("a", str(tmp_path / "a.png"), 320, 240, 200.0, 205.0, 155.0, 124.0, POSE, lens=lens, bend=bend)
+    camera = View("a", str(tmp_path / "a.png"), 320, 240, 200.0, 205.0, 155.0, 124.0, POSE, lens=lens, bend=bend)
     v, u = np.mgrid[:240, :320] + 0.5
-    goal = np.stack([(u - given.cx) / given.fx, (v - given.cy) / given.fy])
+    goal = np.stack([(u - camera.cx) / camera.fx, (v - camera.cy) / camera.fy])
     at = goal.copy()  # the ray of every pixel: Newton's method on the lens written down here again, in float64
 
     def forward(x, y):
@@ -299,7 +299,7 @@ def test_a_bent_photograph_becomes_what_a_pinhole_camera_sees(lens, bend, tmp_pa
         at += np.stack([d * miss[0] - b * miss[1], a * miss[1] - c * miss[0]]) / (a * d - b * c)
     assert np.abs(forward(*at) - goal).max() < 1e-9
     saved(tmp_path / "a.png", np.round(color(*at)).astype(np.uint8))
-    photographs = Photographs(card(given), 2**20, cache=tmp_path / "kept")
+    photographs = Photographs(card(camera), 2**20, cache=tmp_path / "kept")
     (found,) = photographs.views
     assert (found.lens, found.bend, found.width, found.height) == ("pinhole", (), 320, 240)
     assert found.fx / found.fy == pytest.approx(200 / 205)
@@ -307,7 +307,7 @@ def test_a_bent_photograph_becomes_what_a_pinhole_camera_sees(lens, bend, tmp_pa
     assert np.abs(photographs.shot(0).rgb - want).max() < 2.5
     # the picture is filled, and no more is cut away than must be: some point of the border is on the photograph's
     across, down = lenses.places(
-        given, dataclasses.replace(found, width=321, height=241, cx=found.cx + 0.5, cy=found.cy + 0.5)
+        camera, dataclasses.replace(found, width=321, height=241, cx=found.cx + 0.5, cy=found.cy + 0.5)
     )
     slack = min(across.min(), 320 - across.max(), down.min(), 240 - down.max())
     assert -0.02 <= slack <= 0.7
@@ -315,29 +315,31 @@ def test_a_bent_photograph_becomes_what_a_pinhole_camera_sees(lens, bend, tmp_pa
 
 def test_undistortion_is_kept_on_disk_and_made_again_for_another_picture_or_lens(tmp_path, monkeypatch):
     path = saved(tmp_path / "a.png", noise())
-    given = view(path, lens="opencv", bend=(0.1, 0.0, 0.0, 0.0), mask=str(saved(tmp_path / "m.png", noise(channels=1))))
-    first = Photographs(card(given), 0, cache=tmp_path / "kept").shot(0)
+    camera = view(
+        path, lens="opencv", bend=(0.1, 0.0, 0.0, 0.0), mask=str(saved(tmp_path / "m.png", noise(channels=1)))
+    )
+    first = Photographs(card(camera), 0, cache=tmp_path / "kept").shot(0)
     unbent = lenses.unbent
-    made = []
-    monkeypatch.setattr(lenses, "unbent", lambda *given: made.append(1) or unbent(*given))
-    again = Photographs(card(given), 0, cache=tmp_path / "kept").shot(0)
-    assert made == []
+    calls = []
+    monkeypatch.setattr(lenses, "unbent", lambda *arguments: calls.append(1) or unbent(*arguments))
+    again = Photographs(card(camera), 0, cache=tmp_path / "kept").shot(0)
+    assert calls == []
     assert np.array_equal(first.rgb, again.rgb)
     assert np.array_equal(first.alpha, again.alpha)
     (kept,) = (tmp_path / "kept").iterdir()
     kept.write_bytes(kept.read_bytes()[:-40])
-    assert np.array_equal(Photographs(card(given), 0, cache=tmp_path / "kept").shot(0).rgb, first.rgb)
-    other = dataclasses.replace(given, bend=(0.2, 0.0, 0.0, 0.0))
+    assert np.array_equal(Photographs(card(camera), 0, cache=tmp_path / "kept").shot(0).rgb, first.rgb)
+    other = dataclasses.replace(camera, bend=(0.2, 0.0, 0.0, 0.0))
     Photographs(card(other), 0, cache=tmp_path / "kept").shot(0)
     saved(path, noise(50, 64)[:48])
-    assert not np.array_equal(Photographs(card(given), 0, cache=tmp_path / "kept").shot(0).rgb, first.rgb)
-    assert len(made) == 6  # three times, a picture and a mask
+    assert not np.array_equal(Photographs(card(camera), 0, cache=tmp_path / "kept").shot(0).rgb, first.rgb)
+    assert len(calls) == 6  # three times, a picture and a mask
 
 
 def test_a_lens_that_folds_the_picture_is_refused(tmp_path):
-    given = view(saved(tmp_path / "a.png", noise()), lens="opencv", bend=(-90.0, 0.0, 0.0, 0.0))
+    camera = view(saved(tmp_path / "a.png", noise()), lens="opencv", bend=(-90.0, 0.0, 0.0, 0.0))
     with pytest.raises(BadFile, match="has no picture without distortion"):
-        Photographs(card(given), 2**20)
+        Photographs(card(camera), 2**20)
 
 
 def named(*names, splits=()):

@@ -36,16 +36,16 @@ def scene(count: int = 60, width: int = 400, height: int = 400) -> SceneCard:
 
 
 def test_a_small_scene_on_a_processor():
-    made = plan(scene(), CPU)
-    assert (made.width, made.height, made.scale, made.format) == (400, 400, 1.0, "f32")
-    assert made.rung == "numba.tile"
-    assert made.cache_bytes == 60 * 400 * 400 * 3  # all of them
-    assert made.splats == 40_000
-    assert made.steps < 30_000
-    assert made.seconds <= 1800
-    assert "steps instead of 30,000" in made.reasons[0]
-    assert made.fits
-    assert SplatPlan.from_json(made.to_json()) == made
+    planned = plan(scene(), CPU)
+    assert (planned.width, planned.height, planned.scale, planned.format) == (400, 400, 1.0, "f32")
+    assert planned.rung == "numba.tile"
+    assert planned.cache_bytes == 60 * 400 * 400 * 3  # all of them
+    assert planned.splats == 40_000
+    assert planned.steps < 30_000
+    assert planned.seconds <= 1800
+    assert "steps instead of 30,000" in planned.reasons[0]
+    assert planned.fits
+    assert SplatPlan.from_json(planned.to_json()) == planned
 
 
 @pytest.mark.parametrize("card", [scene(), scene(7000, 1600, 1200), scene(1, 64, 48)], ids=["small", "large", "one"])
@@ -56,15 +56,15 @@ def test_no_plan_is_above_its_budget_and_more_memory_is_never_less(card, device)
     for tenth in range(60, 1, -2):
         budget = tenth * (1 << 30) // 10
         try:
-            made = plan(card, device, budget)
+            planned = plan(card, device, budget)
         except DoesNotFit:
             before = 0
             continue
         assert before > 0, "less memory fits where more did not"
-        assert made.peak <= budget
-        assert made.memory.total <= made.peak
-        assert made.splats * made.width * made.height <= before
-        before = made.splats * made.width * made.height
+        assert planned.peak <= budget
+        assert planned.memory.total <= planned.peak
+        assert planned.splats * planned.width * planned.height <= before
+        before = planned.splats * planned.width * planned.height
 
 
 def test_splats_go_when_memory_is_short():
@@ -78,13 +78,13 @@ def test_splats_go_when_memory_is_short():
 
 def test_before_splats_go_means_become_8_bits_and_harmonics_16():
     """From the most memory to the least: each way of keeping harmonics comes once, and only the last loses splats."""
-    seen = []
+    choices = []
     for budget in range(2625, 700, -50):
-        made = plan(scene(2), CPU, budget << 20, max_splats=1_000_000, max_resolution=400)
-        kept = (made.state, made.harmonics, made.splats < 1_000_000)
-        assert ("8 bits" in " ".join(made.reasons)) == (made.state == "8bit")
-        seen += [] if seen[-1:] == [kept] else [kept]
-    assert seen == [("f32", "f32", False), ("8bit", "f32", False), ("8bit", "f16", False), ("8bit", "f16", True)]
+        planned = plan(scene(2), CPU, budget << 20, max_splats=1_000_000, max_resolution=400)
+        kept = (planned.state, planned.harmonics, planned.splats < 1_000_000)
+        assert ("8 bits" in " ".join(planned.reasons)) == (planned.state == "8bit")
+        choices += [] if choices[-1:] == [kept] else [kept]
+    assert choices == [("f32", "f32", False), ("8bit", "f32", False), ("8bit", "f16", False), ("8bit", "f16", True)]
 
 
 def test_a_format_that_is_asked_for_is_kept():
@@ -130,15 +130,23 @@ def test_a_refusal_of_large_pictures_names_smaller_ones_that_fit():
 
 def test_many_large_pictures_stream_through_a_cache():
     card = scene(7000, 1600, 1200)
-    made = plan(card, CPU, 8 << 30, max_resolution=1600)
-    assert 0 < made.cache_bytes < 7000 * 1600 * 1200 * 3
-    assert made.peak <= 8 << 30
-    assert made.memory.workspace == made.cache_bytes + 4 * (2 * 1600 * 1200 + 2 * 1600 * 1200)  # one being decoded
+    planned = plan(card, CPU, 8 << 30, max_resolution=1600)
+    assert 0 < planned.cache_bytes < 7000 * 1600 * 1200 * 3
+    assert planned.peak <= 8 << 30
+    assert planned.memory.workspace == planned.cache_bytes + 4 * (
+        2 * 1600 * 1200 + 2 * 1600 * 1200
+    )  # one being decoded
 
 
 def test_what_is_asked_for_is_kept():
-    made = plan(scene(10, 800, 600), CPU, max_splats=5000, max_resolution=300, sh_degree=1, steps=77)
-    assert (made.splats, made.max_resolution, made.height, made.sh_degree, made.steps) == (5000, 300, 225, 1, 77)
+    planned = plan(scene(10, 800, 600), CPU, max_splats=5000, max_resolution=300, sh_degree=1, steps=77)
+    assert (planned.splats, planned.max_resolution, planned.height, planned.sh_degree, planned.steps) == (
+        5000,
+        300,
+        225,
+        1,
+        77,
+    )
     assert plan(scene(10, 80, 60), CPU, max_resolution=4000).max_resolution == 80  # never larger than the photograph
     timed = plan(scene(), CPU, seconds=60)
     assert timed.seconds <= 60 or timed.steps == 500
@@ -150,7 +158,7 @@ def test_large_pictures_are_made_smaller_for_a_processor_and_not_for_a_card():
     assert plan(card, CPU).scale < 1
     assert plan(card, catalog.device("4090")).scale == 1
     assert plan(card, catalog.device("4090")).steps == 30_000
-    assert {made.scale for made in SplatRequest(card, CPU).plans()} == set(SCALES)
+    assert {planned.scale for planned in SplatRequest(card, CPU).plans()} == set(SCALES)
 
 
 def test_speed_grows_with_the_device_and_falls_with_splats():
@@ -211,13 +219,13 @@ def test_what_makes_no_sense_is_refused(wrong, words):
 def test_what_crosses_the_bus_and_lies_on_a_card_of_webgpu():
     """Copies of splats and gradients are there, the optimizer's means are not unless the memory is the host's."""
     load, card = Load(100_000, 640_000, 3), replace(CPU, id="webgpu:0", kind="webgpu")
-    made, shared = (
+    planned, shared = (
         memory_use(replace(card, details=FrozenDict({"shared_memory": way})), "webgpu.tile", load, 0)
         for way in (False, True)
     )
-    assert (made.weights, made.gradients, made.optimizer) == (59 * 400_000, 59 * 400_000, 0)
+    assert (planned.weights, planned.gradients, planned.optimizer) == (59 * 400_000, 59 * 400_000, 0)
     assert (shared.weights, shared.gradients, shared.optimizer) == (59 * 800_000, 59 * 800_000, 59 * 800_000)
-    assert shared.total > made.total
+    assert shared.total > planned.total
     assert crossing_bytes(load) == (2 * 59 * 4 + 24) * 100_000 + 40 * 640_000
     assert crossing_bytes(load, Kept("8bit")) == (2 * 14 * 4 + 24) * 100_000 + 40 * 640_000
     assert step_seconds(card, "webgpu.tile", load) > crossing_bytes(load) / 1e10

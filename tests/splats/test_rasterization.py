@@ -12,20 +12,20 @@ from rung.ops.rasterize.self_check import splats
 from rung.splats import rasterization
 
 REF = LADDER.rung("ref").load()
-GIVEN = splats(200, 2)
+SCENE = splats(200, 2)
 VIEWS = torch.eye(4).repeat(2, 1, 1)
 VIEWS[1, 0, 3] = 0.3
 SIZES = torch.tensor([[50.0, 0, 20.5], [0, 52.0, 15.5], [0, 0, 1]]).repeat(2, 1, 1)
 
 
-def drawn(colors=GIVEN.colors, degree=2, **options):
-    return rasterization(*GIVEN[:4], colors, VIEWS, SIZES, 41, 31, sh_degree=degree, **options)
+def drawn(colors=SCENE.colors, degree=2, **options):
+    return rasterization(*SCENE[:4], colors, VIEWS, SIZES, 41, 31, sh_degree=degree, **options)
 
 
-def right(index, colors=GIVEN.colors, degree=2, antialiased=False):
+def right(index, colors=SCENE.colors, degree=2, antialiased=False):
     camera = Camera(41, 31, 50.0, 52.0, 20.5, 15.5, degree, antialiased)
-    given = Splats(*(tensor.double() for tensor in (*GIVEN[:4], colors)))
-    return REF.apply(given, VIEWS[index].double(), camera)
+    doubles = Splats(*(tensor.double() for tensor in (*SCENE[:4], colors)))
+    return REF.apply(doubles, VIEWS[index].double(), camera)
 
 
 def near(got, want):
@@ -48,8 +48,8 @@ def test_modes_and_backgrounds():
     want = right(0)
     alpha, expected = want.alpha[..., None], (want.depth / want.alpha.clamp_min(1e-10))[..., None]
     near(drawn(render_mode="D")[0][0], want.depth[..., None])
-    seen = alpha[..., 0] > 0.05
-    assert float((drawn(render_mode="ED")[0][0] - expected)[seen].abs().max().detach()) < 1e-3
+    visible = alpha[..., 0] > 0.05
+    assert float((drawn(render_mode="ED")[0][0] - expected)[visible].abs().max().detach()) < 1e-3
     both = drawn(render_mode="RGB+D", backgrounds=torch.tensor([[0.2, 0.4, 0.6]] * 2))[0][0]
     near(both[..., 3], want.depth)
     near(both[..., :3], want.color + (1 - alpha) * torch.tensor([0.2, 0.4, 0.6]))
@@ -68,16 +68,16 @@ def test_any_number_of_channels(channels):
 
 
 def test_the_gradient_on_the_screen_is_kept_for_growing():
-    means = GIVEN.means.clone().requires_grad_()
-    color, _, meta = rasterization(means, *GIVEN[1:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)
+    means = SCENE.means.clone().requires_grad_()
+    color, _, meta = rasterization(means, *SCENE[1:4], SCENE.colors, VIEWS, SIZES, 41, 31, sh_degree=2)
     meta["means2d"].retain_grad()
     color.square().sum().backward()
     found = meta["means2d"].grad
     for index in range(2):
         screen = torch.zeros(200, 2, dtype=torch.double, requires_grad=True)
         camera = Camera(41, 31, 50.0, 52.0, 20.5, 15.5, 2)
-        given = Splats(*(tensor.double() for tensor in GIVEN))
-        REF.apply(given, VIEWS[index].double(), camera, screen).color.square().sum().backward()
+        doubles = Splats(*(tensor.double() for tensor in SCENE))
+        REF.apply(doubles, VIEWS[index].double(), camera, screen).color.square().sum().backward()
         assert float((found[index] - screen.grad).abs().max() / screen.grad.abs().max()) < 1e-3
     assert float(means.grad.abs().sum()) > 0
 
@@ -97,14 +97,14 @@ def test_what_would_be_another_picture_is_refused(options, words):
 
 
 def test_absolute_gradients_of_every_camera_are_kept_for_growing():
-    color, _, meta = drawn(GIVEN.colors.clone().requires_grad_(), absgrad=True)
+    color, _, meta = drawn(SCENE.colors.clone().requires_grad_(), absgrad=True)
     color.square().sum().backward()
     found = meta["means2d"]
     for index in range(2):
         screen = torch.zeros(200, 4, dtype=torch.double, requires_grad=True)
-        given = Splats(*(tensor.double() for tensor in GIVEN))
+        doubles = Splats(*(tensor.double() for tensor in SCENE))
         camera = Camera(41, 31, 50.0, 52.0, 20.5, 15.5, 2)
-        REF.apply(given, VIEWS[index].double(), camera, screen).color.square().sum().backward()
+        REF.apply(doubles, VIEWS[index].double(), camera, screen).color.square().sum().backward()
         for here, there in ((found.grad, screen.grad[:, :2]), (found.absgrad, screen.grad[:, 2:])):
             assert float((here[index] - there).abs().max() / there.abs().max()) < 1e-3
     with pytest.raises(UsageError) as caught:
@@ -114,7 +114,7 @@ def test_absolute_gradients_of_every_camera_are_kept_for_growing():
 
 def test_shapes_that_do_not_fit_are_named():
     with pytest.raises(UsageError) as caught:
-        rasterization(GIVEN.means, GIVEN.quats[:5], *GIVEN[2:4], GIVEN.colors[:, :4], VIEWS, SIZES, 9, 9, sh_degree=2)
+        rasterization(SCENE.means, SCENE.quats[:5], *SCENE[2:4], SCENE.colors[:, :4], VIEWS, SIZES, 9, 9, sh_degree=2)
     assert "quats is (5, 4) and should be (200, 4)" in str(caught.value.facts)
     assert "sh_degree 2" in str(caught.value.facts)
 
@@ -130,11 +130,11 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column, ab
     from rung.splats import gsplat as adapter
 
     torch.manual_seed(0)
-    truth = rasterization(*GIVEN[:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)[0].detach()
+    truth = rasterization(*SCENE[:4], SCENE.colors, VIEWS, SIZES, 41, 31, sh_degree=2)[0].detach()
     logits = torch.full((200,), -1.0)
     logits[:20] = -9.0  # gone out: relocated or pruned
-    begun = {"means": GIVEN.means + 0.02 * torch.randn(200, 3), "scales": GIVEN.scales.log(), "quats": GIVEN.quats}
-    begun |= {"opacities": logits[:, None] if column else logits, "colors": torch.zeros_like(GIVEN.colors)}
+    begun = {"means": SCENE.means + 0.02 * torch.randn(200, 3), "scales": SCENE.scales.log(), "quats": SCENE.quats}
+    begun |= {"opacities": logits[:, None] if column else logits, "colors": torch.zeros_like(SCENE.colors)}
     params = torch.nn.ParameterDict({key: torch.nn.Parameter(value.clone()) for key, value in begun.items()})
     optimizers = {key: torch.optim.Adam([value], lr=1e-3 if key == "means" else 2e-2) for key, value in params.items()}
     options = {"refine_start_iter": 2, "refine_every": 5, "refine_stop_iter": 100}
@@ -149,14 +149,14 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column, ab
         state, losses, counts = strategy.initialize_state(), [], []
         for step in range(12):
             v = params
-            made, _, info = gsplat.rasterization(
+            picture, _, info = gsplat.rasterization(
                 *(v["means"], v["quats"], v["scales"].exp(), v["opacities"].flatten().sigmoid(), v["colors"]),
                 *(VIEWS, SIZES, 41, 31),
                 sh_degree=2,
                 packed=False,
                 absgrad=absolute,
             )
-            loss = (made - truth).abs().mean()
+            loss = (picture - truth).abs().mean()
             strategy.step_pre_backward(params, optimizers, state, step, info)
             loss.backward()
             for optimizer in optimizers.values():
@@ -184,7 +184,7 @@ def test_gsplat_draws_with_rung_while_it_is_installed():
     adapter.install()
     try:
         assert gsplat.rasterization is gsplat.rendering.rasterization is rasterization
-        color, _, _ = gsplat.rasterization(*GIVEN[:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)
+        color, _, _ = gsplat.rasterization(*SCENE[:4], SCENE.colors, VIEWS, SIZES, 41, 31, sh_degree=2)
         near(color[0], right(0).color)
     finally:
         adapter.uninstall()
@@ -212,9 +212,9 @@ def test_splatfacto_stays_on_its_device(tmp_path, monkeypatch, imported):
     pytest.importorskip("gsplat")
     from rung.splats import gsplat as adapter
 
-    place = tmp_path / "nerfstudio" / "models"
-    place.mkdir(parents=True)
-    (place / "splatfacto.py").write_text("import torch\n" + SPLATFACTO)
+    folder = tmp_path / "nerfstudio" / "models"
+    folder.mkdir(parents=True)
+    (folder / "splatfacto.py").write_text("import torch\n" + SPLATFACTO)
     monkeypatch.syspath_prepend(tmp_path)
     here = torch.device("cpu")
     try:

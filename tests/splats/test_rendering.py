@@ -36,21 +36,21 @@ def run(tmp_path):
     return folder
 
 
-def drawn(made, out, views=None, background=(1.0, 1.0, 1.0), depth=False):
+def drawn(result, out, views=None, background=(1.0, 1.0, 1.0), depth=False):
     done = []
-    number = draw_all(made, views or made.views, out, background, depth, 10, done.append)
+    number = draw_all(result, views or result.views, out, background, depth, 10, done.append)
     assert done == list(range(1, number + 1))
     return number
 
 
 def test_a_picture_for_each_camera_in_its_place(run, tmp_path):
-    made = trained(run)
-    assert (made.antialiased, made.background, len(made.views)) == (True, "white", 3)
-    assert drawn(made, tmp_path / "out") == 3
+    result = trained(run)
+    assert (result.antialiased, result.background, len(result.views)) == (True, "white", 3)
+    assert drawn(result, tmp_path / "out") == 3
     found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.png")}
     assert found == {"in/a.png", "in/b.png", "c.png"}
     with Image.open(tmp_path / "out" / "in" / "a.png") as picture:
-        assert np.array_equal(np.array(picture), draw(made.cloud, made.views[0], (1, 1, 1), antialiased=True))
+        assert np.array_equal(np.array(picture), draw(result.cloud, result.views[0], (1, 1, 1), antialiased=True))
 
 
 def test_photographs_that_differ_in_their_suffix_alone_keep_it(run, tmp_path):
@@ -71,18 +71,18 @@ def test_depth_is_brighter_nearby_and_black_where_nothing_is(run, tmp_path):
 def test_a_file_alone_has_no_cameras_and_a_black_ground(run, tmp_path):
     lonely = tmp_path / "lonely.ply"
     lonely.write_bytes((run / "splats.ply").read_bytes())
-    made = trained(lonely)
-    assert (made.views, made.antialiased, made.background) == ((), False, "black")
+    result = trained(lonely)
+    assert (result.views, result.antialiased, result.background) == ((), False, "black")
     assert len(trained(run / "splats.ply").views) == 3  # one in a run's folder has the run's
 
 
 def test_a_video_has_a_frame_for_each_camera(run, tmp_path):
-    made = trained(run)
-    drawn(made, tmp_path / "x.gif", made.views[:2])
+    result = trained(run)
+    drawn(result, tmp_path / "x.gif", result.views[:2])
     with Image.open(tmp_path / "x.gif") as video:
         assert (video.n_frames, video.size) == (2, (32, 24))
     with pytest.raises(UsageError, match="several sizes"):
-        drawn(made, tmp_path / "x.gif")
+        drawn(result, tmp_path / "x.gif")
 
 
 @pytest.mark.parametrize("name", ["x.png", "x.avi", "there"])
@@ -96,10 +96,10 @@ def test_a_folder_that_cannot_be_made_is_said(run, tmp_path, monkeypatch):
     def refused(self, **_):
         raise PermissionError(13, "Permission denied")
 
-    made = trained(run)
+    result = trained(run)
     monkeypatch.setattr(Path, "mkdir", refused)
     with pytest.raises(UsageError, match="pictures cannot be written: Permission denied"):
-        drawn(made, tmp_path / "pictures")
+        drawn(result, tmp_path / "pictures")
 
 
 def test_a_folder_without_splats_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from rung.splats import scene
 from rung.splats.photographs import Photographs
 from rung.splats.scenes import archive
 from rung.splats.scenes.colmap import points_of
-from tests.splats.test_scenes import CAMERA, NAMES, binary, check, held, pictures, text
+from tests.splats.test_scenes import CAMERA, NAMES, binary, check, pictures, text, transforms
 from tests.support.devices import fresh_cache
 
 
@@ -48,11 +48,11 @@ def test_masks_of_two_cameras_are_not_taken_for_each_other(tmp_path):
 
 def test_masks_of_transforms(tmp_path):
     pictures(tmp_path / "images")
-    given = held()
-    given["frames"][2]["mask_path"] = "elsewhere.png"
+    data = transforms()
+    data["frames"][2]["mask_path"] = "elsewhere.png"
     mask(tmp_path / "masks/photo 1.png")
     mask(tmp_path / "masks/photo 2.png")
-    (tmp_path / "transforms.json").write_text(json.dumps(given))
+    (tmp_path / "transforms.json").write_text(json.dumps(data))
     masks = [view.mask for view in scene(tmp_path).views]
     assert masks == ["", str(tmp_path / "masks/photo 1.png"), str(tmp_path / "elsewhere.png"), "", "", ""]
 
@@ -66,7 +66,7 @@ def test_smaller_pictures_scale_the_camera(kind, where, tmp_path):
     if kind == "colmap":
         text(tmp_path / "sparse/0")
     else:
-        (tmp_path / "transforms.json").write_text(json.dumps(held()))
+        (tmp_path / "transforms.json").write_text(json.dumps(transforms()))
     card = scene(tmp_path, images=where.format(scene=tmp_path))
     view = Photographs(card, 2**20).views[0]
     assert (view.width, view.height, view.fx, view.fy) == (16, 12, CAMERA[2] / 4, CAMERA[3] / 4)
@@ -76,7 +76,7 @@ def test_smaller_pictures_scale_the_camera(kind, where, tmp_path):
 def test_fewer_photographs(tmp_path):
     pictures(tmp_path / "images")
     text(tmp_path)
-    names = lambda **given: [int(view.name.split()[1][0]) for view in scene(tmp_path, **given).views]  # noqa: E731
+    names = lambda **options: [int(view.name.split()[1][0]) for view in scene(tmp_path, **options).views]  # noqa: E731
     assert names(subsample=2) == [0, 2, 4]
     assert names(max_images=3) == [0, 2, 4]
     assert names(max_images=4) == [0, 1, 3, 4]
@@ -87,7 +87,7 @@ def test_fewer_photographs(tmp_path):
 
 def test_one_photograph_is_a_scene_and_said_to_be_one(tmp_path):
     pictures(tmp_path / "images")
-    (tmp_path / "transforms.json").write_text(json.dumps(held(frames=held()["frames"][:1])))
+    (tmp_path / "transforms.json").write_text(json.dumps(transforms(frames=transforms()["frames"][:1])))
     assert "one photograph: nothing says how far away things are" in scene(tmp_path).notes
 
 
@@ -125,7 +125,7 @@ cache = fresh_cache()
 @pytest.mark.parametrize("top", ["", "garden/"])
 def test_a_zip_file_is_unpacked_once_without_what_is_no_part_of_a_scene(top, tmp_path, monkeypatch):
     entries = {f"{top}images/{name}": picture() for name in NAMES}
-    entries |= {f"{top}transforms.json": json.dumps(held()), f"{top}run.sh": "rm -rf /"}
+    entries |= {f"{top}transforms.json": json.dumps(transforms()), f"{top}run.sh": "rm -rf /"}
     path = zipped(tmp_path / "scene.zip", entries)
     card = scene(path)
     check(card, "transforms")
@@ -161,8 +161,8 @@ def test_a_damaged_zip_file_is_refused_whatever_is_damaged(method, tmp_path):
     with zipfile.ZipFile(path, "w", method) as file:
         file.writestr("ü.txt", "a")
     whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x81]) + whole[place + 1 :])
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x81]) + whole[position + 1 :])
         with pytest.raises((BadFile, UnsafeFile)) as caught:
             scene(path)
         found.add(str(caught.value).splitlines()[0])
@@ -174,10 +174,10 @@ def test_two_processes_may_unpack_the_same_zip_file(tmp_path, monkeypatch):
     path = zipped(tmp_path / "scene.zip", {"images/a.png": picture()})
     extract, quicker = archive.extract_entry, []
 
-    def meanwhile(*given):
+    def meanwhile(*arguments):
         monkeypatch.setattr(archive, "extract_entry", extract)
         quicker.append(archive.unpacked(path))
-        extract(*given)
+        extract(*arguments)
 
     monkeypatch.setattr(archive, "extract_entry", meanwhile)
     assert [archive.unpacked(path)] == quicker
@@ -250,12 +250,14 @@ def test_realitycapture_that_is_wrong(row, words, tmp_path):
 
 def test_every_radial_term_of_transforms_counts(tmp_path):
     pictures(tmp_path / "images")
-    (tmp_path / "transforms.json").write_text(json.dumps(held(k3=0.2)))
+    (tmp_path / "transforms.json").write_text(json.dumps(transforms(k3=0.2)))
     assert scene(tmp_path).views[0].bend == (0, 0, 0, 0, 0.2, 0)
 
 
 def json_scene(folder):
-    (folder / "transforms.json").write_text(json.dumps(held(k1=0.1, k3=0.01, train_filenames=[f"images/{NAMES[0]}"])))
+    (folder / "transforms.json").write_text(
+        json.dumps(transforms(k1=0.1, k3=0.01, train_filenames=[f"images/{NAMES[0]}"]))
+    )
 
 
 def csv_scene(folder):
@@ -291,8 +293,10 @@ HEADER += "".join(f"property float {n}\n" for n in "xyz") + "".join(
 
 def points_scene(folder, rows, header=HEADER):
     pictures(folder / "images")
-    frames = [frame | {"transform_matrix": np.eye(4).tolist()} for frame in held()["frames"]]  # they look along -z
-    (folder / "transforms.json").write_text(json.dumps(held(frames=frames, ply_file_path="sparse_pc.ply")))
+    frames = [
+        frame | {"transform_matrix": np.eye(4).tolist()} for frame in transforms()["frames"]
+    ]  # they look along -z
+    (folder / "transforms.json").write_text(json.dumps(transforms(frames=frames, ply_file_path="sparse_pc.ply")))
     (folder / "sparse_pc.ply").write_text(f"{header}end_header\n{rows}")
 
 

@@ -72,7 +72,7 @@ def frames():
     return found
 
 
-def held(**changed):
+def transforms(**changed):
     camera = dict(zip(("w", "h", "fl_x", "fl_y", "cx", "cy"), CAMERA, strict=True))
     return {"camera_model": "OPENCV", **camera, "frames": frames()} | changed
 
@@ -88,15 +88,15 @@ def check(card, kind):
         assert np.abs(pose[:, 3] - SHIFTS[index]).max() < 1e-6
 
 
-@pytest.mark.parametrize("place", [".", "sparse", "sparse/0", "colmap/sparse/0"])
+@pytest.mark.parametrize("folder", [".", "sparse", "sparse/0", "colmap/sparse/0"])
 @pytest.mark.parametrize("write", [binary, text])
-def test_colmap(write, place, tmp_path):
+def test_colmap(write, folder, tmp_path):
     pictures(tmp_path / "images")
-    write(tmp_path / place)
+    write(tmp_path / folder)
     card = scene(tmp_path)
     check(card, "colmap")
     assert card.points == 3
-    centers, colors = colmap.points(tmp_path / place)
+    centers, colors = colmap.points(tmp_path / folder)
     assert np.array_equal(centers, SHIFTS[:3].astype(np.float32))
     assert colors.tolist() == [[9, 8, 0], [9, 8, 1], [9, 8, 2]]
 
@@ -134,14 +134,14 @@ def test_lenses(model, parameters, lens, bend, tmp_path):
 
 def test_transforms(tmp_path):
     pictures(tmp_path / "images")
-    given = held(train_filenames=[f"images/{NAMES[0]}"], test_filenames=[f"images/{NAMES[1]}"])
-    given["frames"][2] |= {"fl_x": 60.0, "mask_path": "masks/2.png"}
-    (tmp_path / "transforms.json").write_text(json.dumps(given))
+    data = transforms(train_filenames=[f"images/{NAMES[0]}"], test_filenames=[f"images/{NAMES[1]}"])
+    data["frames"][2] |= {"fl_x": 60.0, "mask_path": "masks/2.png"}
+    (tmp_path / "transforms.json").write_text(json.dumps(data))
     card = scene(tmp_path)
     assert [view.split for view in card.views[:3]] == ["train", "test", ""]
     assert (card.views[2].fx, card.views[2].mask) == (60.0, str(tmp_path / "masks/2.png"))
-    given["frames"][2].pop("fl_x")
-    (tmp_path / "transforms.json").write_text(json.dumps(given))
+    data["frames"][2].pop("fl_x")
+    (tmp_path / "transforms.json").write_text(json.dumps(data))
     check(scene(tmp_path), "transforms")
 
 
@@ -230,7 +230,7 @@ def test_numbers_that_lie(file, data, words, tmp_path):
 )
 def test_transforms_that_are_wrong(changed, words, tmp_path):
     pictures(tmp_path / "images")
-    (tmp_path / "transforms.json").write_text(json.dumps(held(**changed)))
+    (tmp_path / "transforms.json").write_text(json.dumps(transforms(**changed)))
     with pytest.raises(BadFile) as caught:
         scene(tmp_path)
     assert words in str(caught.value)

@@ -49,8 +49,8 @@ def photograph(world_to_camera, walls):
     for axis, wall in enumerate(walls):
         distance = -eye[axis] / rays[..., axis]
         nearer = (distance > 0) & (distance < best)
-        place = (eye + distance[..., None] * rays)[..., [a for a in range(3) if a != axis]]
-        at = np.floor(np.abs(place) * 80).astype(int) % 256
+        point = (eye + distance[..., None] * rays)[..., [a for a in range(3) if a != axis]]
+        at = np.floor(np.abs(point) * 80).astype(int) % 256
         best = np.where(nearer, distance, best)
         found = np.where(nearer[..., None], wall[at[..., 0], at[..., 1]], found)
     return Image.fromarray(found.clip(0, 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.6))
@@ -72,7 +72,7 @@ def check(card):
     turns = [a[:, :3].T @ b[:, :3] for a, b in zip(found, want, strict=True)]  # the same for all
     assert max(np.abs(turn - turns[0]).max() for turn in turns) < 0.02
     places = [np.stack([-each[:, :3].T @ each[:, 3] for each in poses]) for poses in (found, want)]
-    mine, true = (place - place.mean(0) for place in places)
+    mine, true = (positions - positions.mean(0) for positions in places)
     mine = mine @ turns[0]
     mine *= (mine * true).sum() / (mine * mine).sum()
     assert np.abs(mine - true).max() < 0.03
@@ -142,11 +142,11 @@ def test_of_many_photographs_so_many_are_taken(colmap, photographs, tmp_path, mo
         for file in photographs.iterdir():
             archive.write(file, file.name)
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-    seen = []
-    monkeypatch.setattr(sfm, "map_photographs", lambda module, work, names, *rest: seen.append(names))
+    calls = []
+    monkeypatch.setattr(sfm, "map_photographs", lambda module, work, names, *rest: calls.append(names))
     with pytest.raises(BadFile):
         sfm.reconstruct(tmp_path / "all.zip", tmp_path / "out", max_images=3)
-    assert seen == [["0.png", "2.png", "4.png"]]
+    assert calls == [["0.png", "2.png", "4.png"]]
 
 
 def test_without_pycolmap_the_way_to_it_is_said(photographs, tmp_path, monkeypatch):
@@ -175,8 +175,8 @@ def test_the_sharpest_frames_of_a_video_are_taken(photographs, tmp_path, monkeyp
         picture = picture if index in sharp else picture.filter(ImageFilter.GaussianBlur(3))
         picture.save(tmp_path / f"{index:02}.png")
     path = tmp_path / "walk.mp4"
-    given = ["-i", str(tmp_path / "%02d.png"), "-c:v", "libx264", "-crf", "10", "-pix_fmt", "yuv420p", str(path)]
-    subprocess.run([ffmpeg(), "-v", "error", *given], check=True)
+    arguments = ["-i", str(tmp_path / "%02d.png"), "-c:v", "libx264", "-crf", "10", "-pix_fmt", "yuv420p", str(path)]
+    subprocess.run([ffmpeg(), "-v", "error", *arguments], check=True)
     (tmp_path / "out").mkdir()
     names = video.sharpest(path, tmp_path / "out")
     chosen = [int(name[6:12]) for name in names]

@@ -29,14 +29,14 @@ def stepped(model, degree, steps=1):
     """The model after steps with gradients of the colors that are the same each time."""
     camera = Camera(64, 48, 50.0, 50.0, 32.0, 24.0, degree)
     pose = POSE.clone().requires_grad_()
-    given = torch.from_numpy(np.random.default_rng(5).standard_normal((len(model), 3)).astype(np.float32) * 1e-5)
-    given[::3] = 0  # what no picture shows
+    gradient = torch.from_numpy(np.random.default_rng(5).standard_normal((len(model), 3)).astype(np.float32) * 1e-5)
+    gradient[::3] = 0  # what no picture shows
     for _ in range(steps):
-        splats, seen = model.splats(camera, pose)
+        splats, drawn = model.splats(camera, pose)
         colors = splats.colors
-        if seen.degree is not None:
+        if drawn.degree is not None:
             colors = view_colors(splats, pose, degree)
-        (colors * given).sum().backward()
+        (colors * gradient).sum().backward()
         for name in NAMES:
             value = model.values[name]
             if value.requires_grad and value.grad is None:
@@ -55,27 +55,27 @@ def test_colors_and_their_gradients_are_those_of_the_specification(degree, halve
     lean = Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit", halves)
     begun = lean.cloud()  # as it was rounded
     full = Model(begun._replace(quats=random_cloud(COUNT, 3, seed=3).quats), torch.device("cpu"))
-    for made, right in zip(stepped(lean, degree), stepped(full, degree), strict=True):
+    for found, right in zip(stepped(lean, degree), stepped(full, degree), strict=True):
         if right is None:  # the first harmonic does not see where it is seen from
-            assert not made.any()
+            assert not found.any()
             continue
-        assert torch.allclose(made, right, rtol=1e-4, atol=1e-5 * float(right.abs().max()))
+        assert torch.allclose(found, right, rtol=1e-4, atol=1e-5 * float(right.abs().max()))
     if halves == "f32":  # in the first step Adam's means are not rounded yet
         assert torch.allclose(lean.values["harmonics"], full.values["harmonics"].detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("degree", [1, 3])
 def test_compiled_steps_are_those_of_plain_torch(degree, plain):
-    made = [Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit") for _ in range(2)]
-    stepped(made[0], degree, 5)
+    models = [Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit") for _ in range(2)]
+    stepped(models[0], degree, 5)
     plain()
-    stepped(made[1], degree, 5)
-    one, two = (model.state() for model in made)
+    stepped(models[1], degree, 5)
+    one, two = (model.state() for model in models)
     for name in one:
         if one[name].dtype == np.uint8:  # on the border between two codes rounding decides
-            seen = one["first.harmonics.sizes"] > 0
-            assert (one[name][seen] != two[name][seen]).mean() < 0.1
-            assert np.abs(one[name][seen].astype(int) - two[name][seen]).max() <= 1
+            updated = one["first.harmonics.sizes"] > 0
+            assert (one[name][updated] != two[name][updated]).mean() < 0.1
+            assert np.abs(one[name][updated].astype(int) - two[name][updated]).max() <= 1
         else:
             assert np.allclose(one[name], two[name], rtol=1e-4, atol=1e-6), name
     sizes = one["first.harmonics.sizes"].reshape(-1)
@@ -143,11 +143,11 @@ def test_what_is_not_seen_any_more_fades_and_stays_a_number():
 
 def test_a_run_in_halves_is_byte_equal_after_going_on(tmp_path):
     scene = tiny.make(tmp_path / "scene")
-    asked = {"scene": str(scene), "steps": 12, "max_splats": 100, "threads": 1, "eval_split": 4, "format": "f32+sh16"}
-    whole = train(Settings(**asked, checkpoint_every=5), tmp_path / "whole").metrics
+    options = {"scene": str(scene), "steps": 12, "max_splats": 100, "threads": 1, "eval_split": 4, "format": "f32+sh16"}
+    whole = train(Settings(**options, checkpoint_every=5), tmp_path / "whole").metrics
     assert (whole["plan"]["harmonics"], whole["plan"]["state"]) == ("f16", "8bit")
     again = tmp_path / "again"
-    train(Settings(**asked, checkpoint_every=5), again)
+    train(Settings(**options, checkpoint_every=5), again)
     for name in ("splats.ply", "metrics.json"):
         (again / name).unlink()
     (again / "checkpoints/step-00000012.npz").unlink()

@@ -97,10 +97,10 @@ def test_learned_exposures_and_poses_come_back_from_a_loss_that_is_no_number(sce
 
 def test_restored_corrections_have_no_gradients():
     fixed = Corrections(2, True, True, torch.device("cpu"))
-    held = fixed.state()
+    state = fixed.state()
     for value in fixed.values.values():
         value.grad = torch.full_like(value, float("nan"))
-    fixed.restore(held)
+    fixed.restore(state)
     fixed.step(0.0, 1)
     assert all(bool(torch.isfinite(value).all()) for value in fixed.values.values())
 
@@ -110,17 +110,17 @@ def test_a_state_that_is_no_number_is_not_saved_but_gone_back_from(part, scene, 
     honest, broken, said = trainer.Trainer.advance, [], []
 
     def advance(self):
-        seen = honest(self)
+        result = honest(self)
         if self.step == 10 and not broken:
             broken.append(1)
-            held = self.corrections.values if part == "exposure" else self.model.values
+            values = self.corrections.values if part == "exposure" else self.model.values
             with torch.no_grad():
-                held[part][0] = float("nan")
-        return seen
+                values[part][0] = float("nan")
+        return result
 
     monkeypatch.setattr(trainer.Trainer, "advance", advance)
-    asked = settings(scene, steps=11, checkpoint_every=5, exposure=True)
-    done = train(asked, tmp_path, listener=ProgressListener(note=said.append))
+    options = settings(scene, steps=11, checkpoint_every=5, exposure=True)
+    done = train(options, tmp_path, listener=ProgressListener(note=said.append))
     assert done.steps == 11
     assert any(f"values of {part}" in text and "Back to step 5" in text for text in said)
     assert np.isfinite(read(tmp_path / "splats.ply").means).all()
@@ -128,18 +128,18 @@ def test_a_state_that_is_no_number_is_not_saved_but_gone_back_from(part, scene, 
 
 @pytest.mark.parametrize("strategy", [MarkovChain, Classic])
 def test_growth_leaves_what_is_no_number_to_be_found(strategy):
-    made = model.Model(tiny.cloud(), torch.device("cpu"))
+    learned = model.Model(tiny.cloud(), torch.device("cpu"))
     with torch.no_grad():
-        made.values["logits"].fill_(float("nan"))
+        learned.values["logits"].fill_(float("nan"))
     growing, chance = strategy(200), torch.Generator().manual_seed(0)
-    growing.add_splats(made, chance) if strategy is MarkovChain else growing.drop(made, 0.0)
-    assert len(made) == 60
-    assert bool(made.values["logits"].isnan().all())
+    growing.add_splats(learned, chance) if strategy is MarkovChain else growing.drop(learned, 0.0)
+    assert len(learned) == 60
+    assert bool(learned.values["logits"].isnan().all())
 
 
 @pytest.mark.parametrize("wrong", [{"eval_split": 1}, {"init": "nowhere.ply"}, {"scene": "demo", "eval_split": 1}])
 def test_a_run_that_is_refused_leaves_its_folder_to_the_next(wrong, scene, tmp_path, monkeypatch):
-    monkeypatch.setattr(run.demo, "make", lambda place: shutil.copytree(scene, place))
+    monkeypatch.setattr(run.demo, "make", lambda folder: shutil.copytree(scene, folder))
     with pytest.raises(RungError):
         train(settings(**{"scene": scene, **wrong}), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -190,8 +190,8 @@ def test_a_run_that_was_killed_while_it_wrote_its_first_file_is_begun_again(scen
 def test_a_deadline_that_is_over_before_training_leaves_half_a_minute_at_most(scene, tmp_path, monkeypatch):
     now = tiny.clock(monkeypatch, step=2.0, picture=1.0)
     said = []
-    asked = settings(scene, steps=None, seconds=1000.0)
-    train(asked, tmp_path, begin=now() - 2000, listener=ProgressListener(note=said.append))
+    options = settings(scene, steps=None, seconds=1000.0)
+    train(options, tmp_path, begin=now() - 2000, listener=ProgressListener(note=said.append))
     assert json.loads((tmp_path / "metrics.json").read_text())["seconds"] == 30
     assert any("though --time leaves less" in text for text in said)
 
@@ -234,7 +234,7 @@ def test_a_run_that_is_stopped_before_training_leaves_its_folder_free_and_says_s
     if cameras:
         (tmp_path / "scene/sparse").mkdir(parents=True)
         monkeypatch.setattr(run.sfm, "posed", lambda source, out, **more: scene)
-        monkeypatch.setattr(run, "claim", lambda out, settings, resume, given: (settings, None))
+        monkeypatch.setattr(run, "claim", lambda out, settings, resume, options: (settings, None))
     said = []
     with pytest.raises(KeyboardInterrupt):
         train(settings(scene, sfm=cameras), tmp_path, listener=ProgressListener(note=said.append))
@@ -257,7 +257,7 @@ def test_a_second_interrupt_leaves_the_last_checkpoint_and_says_how_to_go_on(sce
 
 
 def test_a_scene_is_looked_at_before_the_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "device_here", lambda *given: pytest.fail("the device was probed"))
+    monkeypatch.setattr(run, "device_here", lambda *arguments: pytest.fail("the device was probed"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(RungError, match="holds no scene"):
         train(settings(tmp_path / "empty"), tmp_path / "run")

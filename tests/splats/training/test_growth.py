@@ -17,24 +17,24 @@ CPU = torch.device("cpu")
 
 def model(count=10, **values):
     """Splats that Adam has seen; ``values`` replace rows, by name."""
-    made = Model(tiny.cloud(count), CPU)
-    for held in (*made.first.values(), *made.second.values()):
-        held += 1
+    result = Model(tiny.cloud(count), CPU)
+    for state in (*result.first.values(), *result.second.values()):
+        state += 1
     with torch.no_grad():
         for name, rows in values.items():
             for row, value in rows.items():
-                made.values[name][row] = value
-    return made
+                result.values[name][row] = value
+    return result
 
 
 def chance():
     return torch.Generator().manual_seed(0)
 
 
-def changed(strategy, made, done=0.25):
+def changed(strategy, splats, done=0.25):
     """After one change that is due, without noise."""
-    strategy.change(made, 1000, done - 0.004, done, 0.0, chance())
-    return made
+    strategy.change(splats, 1000, done - 0.004, done, 0.0, chance())
+    return splats
 
 
 @pytest.mark.parametrize(("cap", "count"), [(40, 22), (21, 21), (20, 20)])
@@ -43,14 +43,16 @@ def test_splats_come_up_to_the_cap_and_no_further(cap, count):
 
 
 def test_splats_that_went_out_move_to_others_and_begin_anew():
-    made = model(4, logits={0: -9.0, 1: -9.0, 2: 3.0, 3: -4.0})
-    before = {name: value.detach().clone() for name, value in made.values.items()}
-    changed(MarkovChain(4), made)
-    assert all(any(torch.equal(made.values["means"][row], before["means"][near]) for near in (2, 3)) for row in (0, 1))
-    assert float(made.values["logits"].detach().sigmoid().min()) > 0.005
+    splats = model(4, logits={0: -9.0, 1: -9.0, 2: 3.0, 3: -4.0})
+    before = {name: value.detach().clone() for name, value in splats.values.items()}
+    changed(MarkovChain(4), splats)
+    assert all(
+        any(torch.equal(splats.values["means"][row], before["means"][near]) for near in (2, 3)) for row in (0, 1)
+    )
+    assert float(splats.values["logits"].detach().sigmoid().min()) > 0.005
     for row in range(4):
-        known = torch.equal(made.values["logits"][row], before["logits"][row])
-        assert all(bool((held[row] == (1 if known else 0)).all()) for held in made.first.values())
+        known = torch.equal(splats.values["logits"][row], before["logits"][row])
+        assert all(bool((state[row] == (1 if known else 0)).all()) for state in splats.first.values())
 
 
 def test_splats_are_drawn_as_often_as_they_weigh():
@@ -76,51 +78,51 @@ def test_more_splats_than_torch_draws_from():
 
 
 def test_only_faint_splats_wander_and_large_and_opaque_ones_are_dear():
-    made = model(2, logits={0: 9.0, 1: -9.0})
-    before = made.values["means"].detach().clone()
-    MarkovChain(2).change(made, 1, 0.0, 0.0, 1e-4, chance())
-    moved = (made.values["means"].detach() - before).norm(dim=1)
+    splats = model(2, logits={0: 9.0, 1: -9.0})
+    before = splats.values["means"].detach().clone()
+    MarkovChain(2).change(splats, 1, 0.0, 0.0, 1e-4, chance())
+    moved = (splats.values["means"].detach() - before).norm(dim=1)
     assert float(moved[0]) < 1e-6 < 1e-3 < float(moved[1])
     opacities, scales = torch.tensor([0.2, 0.4]), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert float(MarkovChain(2).cost(opacities, scales)) == pytest.approx(0.01 * 0.3 + 0.01 * 3.5)
 
 
-def pulled(made, pulls, cap):
+def pulled(splats, pulls, cap):
     """A strategy that has watched one step in which splats were pulled at so, in a picture of 200 x 100."""
-    strategy, screen = Classic(cap), torch.zeros(len(made), 2)
+    strategy, screen = Classic(cap), torch.zeros(len(splats), 2)
     screen.grad = torch.tensor(pulls)
-    seen = SimpleNamespace(radii=torch.ones(len(made), 2, dtype=torch.int32))
-    strategy.watch(screen, seen, SimpleNamespace(width=200, height=100))
+    projection = SimpleNamespace(radii=torch.ones(len(splats), 2, dtype=torch.int32))
+    strategy.watch(screen, projection, SimpleNamespace(width=200, height=100))
     return strategy
 
 
 def test_small_splats_are_copied_and_large_ones_divided():
     small, large = math.log(0.009), math.log(0.05)
-    made = model(3, log_scales={0: small, 1: large, 2: small})
-    before = made.values["means"].detach().clone()
+    splats = model(3, log_scales={0: small, 1: large, 2: small})
+    before = splats.values["means"].detach().clone()
     # in a picture whose sides go from -1 to 1 a gradient of pixels counts half of their number: 2.5e-4 and 1.5e-4
-    changed(pulled(made, [[2.5e-6, 0.0], [0.0, 5e-6], [0.0, 3e-6]], 100), made)
-    assert len(made) == 5
-    logs, means = made.values["log_scales"].detach(), made.values["means"].detach()
+    changed(pulled(splats, [[2.5e-6, 0.0], [0.0, 5e-6], [0.0, 3e-6]], 100), splats)
+    assert len(splats) == 5
+    logs, means = splats.values["log_scales"].detach(), splats.values["means"].detach()
     assert torch.equal(means[:3], before[[0, 2, 0]])
     assert torch.allclose(logs[3:], torch.full((2, 3), math.log(0.05 / 1.6)))
     assert not torch.equal(means[3], means[4])
-    assert all(bool((held[:2] == 1).all()) and not bool(held[2:].any()) for held in made.first.values())
+    assert all(bool((state[:2] == 1).all()) and not bool(state[2:].any()) for state in splats.first.values())
 
 
 def test_those_that_are_pulled_at_most_grow_where_there_is_room_for_few():
-    made = model(3, log_scales=dict.fromkeys(range(3), math.log(0.009)))
-    before = made.values["means"].detach().clone()
-    changed(pulled(made, [[3e-6, 0.0], [9e-6, 0.0], [5e-6, 0.0]], 4), made)
-    assert torch.equal(made.values["means"].detach(), before[[0, 1, 2, 1]])
+    splats = model(3, log_scales=dict.fromkeys(range(3), math.log(0.009)))
+    before = splats.values["means"].detach().clone()
+    changed(pulled(splats, [[3e-6, 0.0], [9e-6, 0.0], [5e-6, 0.0]], 4), splats)
+    assert torch.equal(splats.values["means"].detach(), before[[0, 1, 2, 1]])
 
 
 @pytest.mark.parametrize(("done", "left"), [(0.05, 2), (0.2, 1)])
 def test_faint_splats_go_and_too_large_ones_once_opacities_began_anew(done, left):
-    made = model(3, logits={0: -9.0}, log_scales={1: math.log(0.2), 2: math.log(0.05)})
-    strategy = pulled(made, [[0.0, 0.0]] * 3, 100)
-    strategy.change(made, 1000, done - 0.004, done, 0.0, chance())
-    assert len(made) == left
+    splats = model(3, logits={0: -9.0}, log_scales={1: math.log(0.2), 2: math.log(0.05)})
+    strategy = pulled(splats, [[0.0, 0.0]] * 3, 100)
+    strategy.change(splats, 1000, done - 0.004, done, 0.0, chance())
+    assert len(splats) == left
 
 
 def test_a_short_run_leaves_steps_between_changes():
@@ -149,9 +151,9 @@ def test_two_points_are_as_far_apart_as_they_are():
 def test_harmonics_above_the_degree_do_not_learn():
     cloud = tiny.cloud(2)
     wide = cloud._replace(harmonics=cloud.harmonics.repeat(16, axis=1))
-    made = Model(wide, CPU)
-    for value in made.values.values():
+    splats = Model(wide, CPU)
+    for value in splats.values.values():
         value.grad = torch.ones_like(value)
-    made.step({"base": 1e-2, "harmonics": 1e-3}, degree=1)
-    moved = (made.values["harmonics"].detach() - torch.from_numpy(wide.harmonics)).abs().amax(dim=(0, 2))
+    splats.step({"base": 1e-2, "harmonics": 1e-3}, degree=1)
+    moved = (splats.values["harmonics"].detach() - torch.from_numpy(wide.harmonics)).abs().amax(dim=(0, 2))
     assert moved.tolist() == pytest.approx([1e-2] + [1e-3] * 3 + [0.0] * 12, abs=1e-6)

@@ -20,7 +20,7 @@ from tests.splats.training import tiny
 COMMON = ("--steps", "8", "--max-splats", "80", "--threads", "1", "--quiet")
 
 
-class Made:
+class Outcome:
     """What a run left."""
 
     def __init__(self, out: Path) -> None:
@@ -38,18 +38,18 @@ class Made:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
     """Photographs of which the left half lets the background through; half as large ones; splats to begin with."""
-    made = tiny.make(tmp_path_factory.mktemp("scene") / "tiny")
-    (made / "images_2").mkdir()
-    for file in made.glob("*.png"):
+    folder = tiny.make(tmp_path_factory.mktemp("scene") / "tiny")
+    (folder / "images_2").mkdir()
+    for file in folder.glob("*.png"):
         with Image.open(file) as opened:
             picture = opened.convert("RGBA")
         alpha = np.full((tiny.SIZE, tiny.SIZE), 255, np.uint8)
         alpha[:, : tiny.SIZE // 2] = 0
         picture.putalpha(Image.fromarray(alpha))
         picture.save(file)
-        picture.reduce(2).save(made / "images_2" / file.name)
-    write(made / "begin.ply", tiny.cloud(40))
-    return made
+        picture.reduce(2).save(folder / "images_2" / file.name)
+    write(folder / "begin.ply", tiny.cloud(40))
+    return folder
 
 
 def trained(out, scene, *words):
@@ -57,7 +57,7 @@ def trained(out, scene, *words):
     with pytest.raises(SystemExit) as ending:
         main(["splat", "train", str(scene), "--out", str(out), *COMMON, *map(str, words)])
     assert not ending.value.code
-    return Made(out)
+    return Outcome(out)
 
 
 @pytest.fixture(scope="module")
@@ -93,46 +93,46 @@ OPTIONS = {
 ALONE = {"scene", "sfm", "seconds", "device", "threads"}
 
 
-def names(made):
-    return [camera["name"] for camera in made.cameras]
+def names(outcome):
+    return [camera["name"] for camera in outcome.cameras]
 
 
-def places(made):
-    return [camera["pose"] for camera in made.cameras]
+def places(outcome):
+    return [camera["pose"] for camera in outcome.cameras]
 
 
-def opacity(made):
-    return float(np.median(made.splats.opacities))
+def opacity(outcome):
+    return float(np.median(outcome.splats.opacities))
 
 
 def moved(new, old):
     return new.files["splats.ply"] != old.files["splats.ply"]
 
 
-def behind(made):
+def behind(outcome):
     """What is seen where the test photograph lets the background through."""
-    with Image.open(io.BytesIO(made.files["test/00.truth.png"])) as picture:
+    with Image.open(io.BytesIO(outcome.files["test/00.truth.png"])) as picture:
         (shown,) = np.unique(np.asarray(picture)[:, : tiny.SIZE // 2])
     return shown
 
 
-def measured(made):
-    return [line["step"] for line in made.log if "test_psnr" in line]
+def measured(outcome):
+    return [line["step"] for line in outcome.log if "test_psnr" in line]
 
 
 def exports(*steps):
     return {f"exports/splats-{step:06d}.ply" for step in steps}
 
 
-def kept(made):
-    return sorted(int(name[17:25]) for name in made.files if name.startswith("checkpoints"))
+def kept(outcome):
+    return sorted(int(name[17:25]) for name in outcome.files if name.startswith("checkpoints"))
 
 
 @pytest.mark.parametrize("name", sorted({field.name for field in fields(Settings)} - ALONE))
 def test_an_option_changes_what_it_says(name, plain, scene, tmp_path):
     words, changes = OPTIONS[name]
-    made = trained(tmp_path / "run", scene, *(str(word).format(scene=scene) for word in words))
-    assert changes(made, plain)
+    outcome = trained(tmp_path / "run", scene, *(str(word).format(scene=scene) for word in words))
+    assert changes(outcome, plain)
 
 
 def test_a_time_takes_the_place_of_steps(scene, tmp_path, monkeypatch):
@@ -140,15 +140,15 @@ def test_a_time_takes_the_place_of_steps(scene, tmp_path, monkeypatch):
     monkeypatch.setattr("rung.cli.commands.run.splat.train.monotonic", now)
     with pytest.raises(SystemExit):
         main(["splat", "train", str(scene), "--out", str(tmp_path / "run"), "--time", "11s", "--quiet"])
-    assert Made(tmp_path / "run").metrics["steps"] == 9  # two seconds are left for files
+    assert Outcome(tmp_path / "run").metrics["steps"] == 9  # two seconds are left for files
 
 
 def test_threads_and_devices_are_those_asked_for(scene, tmp_path, monkeypatch):
-    honest, asked = run.device_here, []
+    honest, calls = run.device_here, []
 
-    def device(name, *given):
-        asked.append((name, torch.get_num_threads()))
-        return honest(name, *given)
+    def device(name, *arguments):
+        calls.append((name, torch.get_num_threads()))
+        return honest(name, *arguments)
 
     monkeypatch.setattr(run, "device_here", device)
     before = torch.get_num_threads()
@@ -156,4 +156,4 @@ def test_threads_and_devices_are_those_asked_for(scene, tmp_path, monkeypatch):
         trained(tmp_path / "run", scene, "--device", "cpu", "--threads", 1)
     finally:
         torch.set_num_threads(before)
-    assert asked == [("cpu", 1)]
+    assert calls == [("cpu", 1)]

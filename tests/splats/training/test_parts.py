@@ -49,8 +49,8 @@ def test_the_loss_is_l1_and_ssim_as_measured():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 256, (40, 57, 3)).astype(np.uint8) for _ in range(2))
     found = float(loss.photometric(*(torch.from_numpy(x).float() / 255 for x in (a, b))))
-    wanted = 0.8 * np.abs(a / 255 - b / 255).mean() + 0.2 * (1 - ssim(a[None], b[None]))
-    assert found == pytest.approx(wanted, abs=1e-5)
+    expected = 0.8 * np.abs(a / 255 - b / 255).mean() + 0.2 * (1 - ssim(a[None], b[None]))
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(24, 31, 3), (7, 30, 3)])
@@ -74,8 +74,8 @@ def test_the_gradient_of_the_loss_is_that_of_differences(shape):
 @pytest.mark.parametrize(("opacity", "copies"), [(0.3, 2), (0.9, 5), (0.999, 20), (0.5, 51)])
 def test_copies_of_a_splat_look_as_it_did(opacity, copies):
     """Through the middle they let as much light past, and over the whole line they cover as much."""
-    given = torch.tensor([opacity]), torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([copies])
-    each, scale = divided(*given)
+    arguments = torch.tensor([opacity]), torch.tensor([[0.7, 0.2, 0.1]]), torch.tensor([copies])
+    each, scale = divided(*arguments)
     kept = float(each)
     line = np.linspace(-30, 30, 200_001)
     before = opacity * np.exp(-(line**2) / (2 * 0.7**2))
@@ -88,8 +88,8 @@ def test_copies_of_a_splat_look_as_it_did(opacity, copies):
 def test_neighbors_are_about_those_of_comparing_all():
     points = np.random.default_rng(2).standard_normal((600, 3)).astype(np.float32)
     squares = ((points[:, None] - points[None]) ** 2).sum(-1)
-    wanted = np.sqrt(np.sort(squares, axis=1)[:, 1:4].mean(1))
-    ratio = initialization.apart(points) / wanted
+    expected = np.sqrt(np.sort(squares, axis=1)[:, 1:4].mean(1))
+    ratio = initialization.apart(points) / expected
     assert (ratio > 0.999).all()
     assert np.median(ratio) < 1.3
     assert initialization.apart(points[:1]).tolist() == [1.0]
@@ -108,8 +108,8 @@ def test_random_points_lie_where_cameras_look():
 def test_cameras_that_look_the_same_way_focus_on_where_they_stand_not_on_the_origin():
     pose = np.eye(4)
     views = []
-    for place in ([100.0, 5.0, 70.0], [102.0, 5.0, 70.0], [101.0, 8.0, 73.0]):
-        pose[:3, 3] = place
+    for position in ([100.0, 5.0, 70.0], [102.0, 5.0, 70.0], [101.0, 8.0, 73.0]):
+        pose[:3, 3] = position
         views.append(tiny.view(pose))
     assert focus(views) == pytest.approx([101.0, 6.0, 71.0])
 
@@ -178,7 +178,7 @@ def test_a_checkpoint_that_something_damaged_is_passed_over(tmp_path):
         checkpoint.save(tmp_path, checkpoint.Checkpoint({"model/means": np.ones((3, 3), np.float32)}, {"step": step}))
     path = tmp_path / "checkpoints" / "step-00000002.npz"
     whole, found = path.read_bytes(), set()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x29]) + whole[place + 1 :])
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x29]) + whole[position + 1 :])
         found.add(checkpoint.newest(tmp_path).facts["step"])
     assert found == {1, 2}  # a date may change

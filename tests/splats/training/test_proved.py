@@ -25,10 +25,10 @@ def vanishing(self, splats, pose, camera, screen=None):
 
 
 def failing_on_the_way_back(self, splats, pose, camera, screen=None):
-    made = HONEST(self, splats, pose, camera, screen)
-    if made.color.requires_grad:
-        made.color.register_hook(raise_as_brush)
-    return made
+    drawn = HONEST(self, splats, pose, camera, screen)
+    if drawn.color.requires_grad:
+        drawn.color.register_hook(raise_as_brush)
+    return drawn
 
 
 def raise_as_brush(slope):
@@ -43,8 +43,8 @@ def test_a_rung_that_is_wrong_on_a_real_view_is_left_before_the_first_step(wrong
     binding.rasterizer_of.cache_clear()
     monkeypatch.setattr(numba_tile.Tiles, "apply", wrong)
     scene = tiny.make(tmp_path / "scene")
-    asked = Settings(str(scene), steps=2, max_splats=60, threads=1, eval_split=4)
-    done = train(asked, tmp_path / "run")
+    settings = Settings(str(scene), steps=2, max_splats=60, threads=1, eval_split=4)
+    done = train(settings, tmp_path / "run")
     binding.rasterizer_of.cache_clear()
     step, *more = done.metrics["report"]["steps"]
     assert not more

@@ -71,8 +71,8 @@ def test_without_points_it_begins_where_pictures_agree_or_with_random_ones_and_l
         monkeypatch.setattr(
             initialization, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
         )
-    made, said = tiny.make(tmp_path / "bare", points=False), []
-    done = train(settings(made), tmp_path / "run", listener=ProgressListener(note=said.append))
+    folder, said = tiny.make(tmp_path / "bare", points=False), []
+    done = train(settings(folder), tmp_path / "run", listener=ProgressListener(note=said.append))
     (note,) = (text for text in said if "no points in the scene" in text)
     assert ("comparing its pictures" in note) == alike
     assert "random" in note or alike
@@ -81,8 +81,8 @@ def test_without_points_it_begins_where_pictures_agree_or_with_random_ones_and_l
 
 def test_files_are_in_the_worlds_own_units(tmp_path):
     shift = (100.0, -50.0, 20.0)
-    made = tiny.make(tmp_path / "far", shift=shift, scale=10.0)
-    train(settings(made, steps=20), tmp_path / "run")
+    folder = tiny.make(tmp_path / "far", shift=shift, scale=10.0)
+    train(settings(folder, steps=20), tmp_path / "run")
     means = read(tmp_path / "run" / "splats.ply").means
     assert np.abs(np.median(means, axis=0) - shift).max() < 10
     assert (means.std(axis=0) > 1).all()
@@ -94,12 +94,12 @@ def test_files_are_in_the_worlds_own_units(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["mcmc", pytest.param("classic", marks=pytest.mark.slow)])
 def test_the_same_again_is_byte_equal_also_after_a_kill(scene, tmp_path, strategy):
-    asked = settings(scene, strategy=strategy, checkpoint_every=9, exposure=True, background="random", steps=40)
-    train(asked, tmp_path / "one")
+    options = settings(scene, strategy=strategy, checkpoint_every=9, exposure=True, background="random", steps=40)
+    train(options, tmp_path / "one")
     for stop in (4, 9, 31):
         out = tmp_path / f"killed-{stop}"
         with pytest.raises(Killed):
-            train(asked, out, listener=killed_at(stop))
+            train(options, out, listener=killed_at(stop))
         done = train(Settings(scene=str(scene)), out, resume=True)
         assert done.steps == 40
         assert (out / "splats.ply").read_bytes() == (tmp_path / "one" / "splats.ply").read_bytes()
@@ -124,10 +124,10 @@ def test_a_folder_is_claimed_once_and_gone_on_with_the_same_options(scene, tmp_p
 
 
 def test_a_run_is_not_gone_on_with_a_default_that_it_was_not_begun_with():
-    begun, asked = Settings("a", seed=1, steps=9), Settings("a", steps=9)
-    assert options_that_differ(asked, begun) == []
-    assert options_that_differ(asked, begun, {"scene", "steps"}) == []
-    assert options_that_differ(asked, begun, {"scene", "seed"}) == ["--seed 42 (was 1)"]
+    begun, resumed = Settings("a", seed=1, steps=9), Settings("a", steps=9)
+    assert options_that_differ(resumed, begun) == []
+    assert options_that_differ(resumed, begun, {"scene", "steps"}) == []
+    assert options_that_differ(resumed, begun, {"scene", "seed"}) == ["--seed 42 (was 1)"]
 
 
 def test_a_run_does_not_begin_with_a_file_without_splats(scene, tmp_path):
@@ -184,8 +184,8 @@ def test_a_rung_whose_view_is_not_that_of_ref_is_left_before_the_first_step(scen
     binding.rasterizer_of.cache_clear()
     honest = trainer.differs
 
-    def vanished(draw, *given):
-        return "a third of the splats have vanished" if draw.rung.name == "numba.tile" else honest(draw, *given)
+    def vanished(draw, *arguments):
+        return "a third of the splats have vanished" if draw.rung.name == "numba.tile" else honest(draw, *arguments)
 
     monkeypatch.setattr(trainer, "differs", vanished)
     done = train(settings(scene, steps=1), tmp_path / "run")
@@ -290,19 +290,19 @@ def test_times():
 
 
 def test_cameras_are_found_first_where_they_are_asked_for(scene, tmp_path, monkeypatch):
-    asked = []
+    calls = []
 
     def posed(source, out, **more):
-        asked.append((source, (out.parent / "config.json").is_file()))
-        if len(asked) == 1:
+        calls.append((source, (out.parent / "config.json").is_file()))
+        if len(calls) == 1:
             raise Killed
         return scene
 
     monkeypatch.setattr(run.sfm, "posed", posed)
-    given = settings("photographs", sfm=True, subsample=2, steps=1)
+    options = settings("photographs", sfm=True, subsample=2, steps=1)
     with pytest.raises(Killed):
-        train(given, tmp_path / "run")
-    done = train(given, tmp_path / "run", resume=True)
-    assert asked == [(Path("photographs"), True)] * 2
+        train(options, tmp_path / "run")
+    done = train(options, tmp_path / "run", resume=True)
+    assert calls == [(Path("photographs"), True)] * 2
     assert len(json.loads((tmp_path / "run/cameras.json").read_text())) == 4
     assert done.steps == 1

@@ -92,9 +92,9 @@ def test_a_survey_without_points_is_learned(twelve, tmp_path):
         Image.fromarray(picture).save(tmp_path / view.name)
         pose = np.linalg.inv(pose_of(view)) @ np.diag([1.0, -1.0, -1.0, 1.0])
         frames.append({"file_path": view.name, "transform_matrix": pose.tolist()})
-    held = {"w": WIDTH, "h": HEIGHT, "fl_x": FOCAL, "fl_y": FOCAL, "frames": frames}
-    (tmp_path / "transforms.json").write_text(json.dumps(held))
-    asked = Settings(str(tmp_path), steps=300, max_splats=3000, threads=1, eval_split=6)
-    done = train(asked, tmp_path / "run")
+    transforms = {"w": WIDTH, "h": HEIGHT, "fl_x": FOCAL, "fl_y": FOCAL, "frames": frames}
+    (tmp_path / "transforms.json").write_text(json.dumps(transforms))
+    settings = Settings(str(tmp_path), steps=300, max_splats=3000, threads=1, eval_split=6)
+    done = train(settings, tmp_path / "run")
     assert done.metrics["psnr"] > 20
     assert np.median(np.abs(read(tmp_path / "run" / "splats.ply").means[:, 2])) < 0.1 * HIGH

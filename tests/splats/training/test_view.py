@@ -22,12 +22,12 @@ def settings(scene):
 def test_a_run_that_is_looked_at_is_the_same_run_and_waits_for_nobody_who_has_gone(tmp_path, monkeypatch):
     from viser import ViserServer
 
-    scene, notes, shown, asked = tiny.make(tmp_path / "scene"), [], [], []
+    scene, notes, shown, calls = tiny.make(tmp_path / "scene"), [], [], []
 
     def clients(server):
         """A browser that is closed a while after the pause was asked for."""
-        asked.append(server)
-        return {0: None} if len(asked) < 30 else {}
+        calls.append(server)
+        return {0: None} if len(calls) < 30 else {}
 
     def update(self, cloud, step=None):
         shown.append(step)
@@ -41,7 +41,7 @@ def test_a_run_that_is_looked_at_is_the_same_run_and_waits_for_nobody_who_has_go
     train(settings(scene), tmp_path / "alone")
     assert done.steps == 12
     assert shown == [None, 1]  # at the beginning, then once before it was paused and left
-    assert len(asked) >= 30
+    assert len(calls) >= 30
     assert any("to watch" in note for note in notes)
     assert (tmp_path / "seen" / "splats.ply").read_bytes() == (tmp_path / "alone" / "splats.ply").read_bytes()
 

@@ -22,63 +22,63 @@ REF = LADDER.rung("ref").load()
 class Edge:
     """Splats beyond the first 2,000 vanish, as where a counter is too narrow."""
 
-    def apply(self, given, pose, camera, screen=None):
-        kept = (torch.arange(len(given.means)) < 2000).float()
-        return GOOD.apply(given._replace(opacities=given.opacities * kept), pose, camera, screen)
+    def apply(self, scene, pose, camera, screen=None):
+        kept = (torch.arange(len(scene.means)) < 2000).float()
+        return GOOD.apply(scene._replace(opacities=scene.opacities * kept), pose, camera, screen)
 
 
 class Deaf:
     """The picture is right and splats on its right side do not learn."""
 
-    def apply(self, given, pose, camera, screen=None):
-        right = (given.means[:, 0] > 0.3)[:, None]
+    def apply(self, scene, pose, camera, screen=None):
+        right = (scene.means[:, 0] > 0.3)[:, None]
         return GOOD.apply(
-            given._replace(scales=torch.where(right, given.scales.detach(), given.scales)), pose, camera, screen
+            scene._replace(scales=torch.where(right, scene.scales.detach(), scene.scales)), pose, camera, screen
         )
 
 
 class Blind:
     """A pixel of the picture is no number."""
 
-    def apply(self, given, pose, camera, screen=None):
-        made = GOOD.apply(given, pose, camera, screen)
-        color = made.color.clone()
+    def apply(self, scene, pose, camera, screen=None):
+        drawn = GOOD.apply(scene, pose, camera, screen)
+        color = drawn.color.clone()
         color.data[:, 100] = math.nan
-        return made._replace(color=color)
+        return drawn._replace(color=color)
 
 
 class Poisoned:
     """The picture is right and gradients of its centers are no numbers."""
 
-    def apply(self, given, pose, camera, screen=None):
-        means = given.means.clone()
+    def apply(self, scene, pose, camera, screen=None):
+        means = scene.means.clone()
         means.register_hook(lambda slope: slope * math.nan)
-        return GOOD.apply(given._replace(means=means), pose, camera, screen)
+        return GOOD.apply(scene._replace(means=means), pose, camera, screen)
 
 
 class Loud:
     """Splats behind the camera have gradients too."""
 
-    def apply(self, given, pose, camera, screen=None):
-        made = GOOD.apply(given, pose, camera, screen)
-        behind = given.opacities[given.means[:, 2] < 0].sum()
-        return made._replace(color=made.color + behind - behind.detach())
+    def apply(self, scene, pose, camera, screen=None):
+        drawn = GOOD.apply(scene, pose, camera, screen)
+        behind = scene.opacities[scene.means[:, 2] < 0].sum()
+        return drawn._replace(color=drawn.color + behind - behind.detach())
 
 
-def given():
+def test_scene():
     return splats(3000, 1)
 
 
 def test_round_splats_have_no_gradient_by_rotation_and_are_no_reason_to_refuse():
-    taken = given()
+    taken = test_scene()
     taken.scales[:] = taken.scales[:, :1]
     assert differs(LADDER.rung("torch.tile").load().apply, taken, POSE, CAMERA) == ""
 
 
 @pytest.mark.parametrize("rung", [GOOD, LADDER.rung("torch.tile").load()], ids=["numba", "torch"])
 def test_a_good_rung_is_found_good(rung):
-    before = given()
-    taken = given()
+    before = test_scene()
+    taken = test_scene()
     assert differs(rung.apply, taken, POSE, CAMERA) == ""
     assert all(torch.equal(a, b) for a, b in zip(before, taken, strict=True))
     assert all(tensor.grad is None for tensor in taken)
@@ -89,7 +89,7 @@ def test_a_good_rung_is_found_good(rung):
     [(Edge(), "pixels of a view"), (Deaf(), "gradients of scales"), (bad_rungs.VANISHED, "pixels of a view")],
 )
 def test_what_is_wrong_only_at_size_is_said(bad, words):
-    assert words in differs(bad.apply, given(), POSE, CAMERA)
+    assert words in differs(bad.apply, test_scene(), POSE, CAMERA)
 
 
 @pytest.mark.parametrize(
@@ -97,38 +97,38 @@ def test_what_is_wrong_only_at_size_is_said(bad, words):
     [(Blind(), "no numbers"), (Poisoned(), "gradients of means"), (Loud(), "gradients of opacities")],
 )
 def test_what_is_no_number_and_who_is_not_seen_count_too(bad, words):
-    taken = given()
+    taken = test_scene()
     taken.means[::10, 2] *= -1
     assert words in differs(bad.apply, taken, POSE, CAMERA)
 
 
 def test_fewer_pixels_than_64_tiles_and_nothing_to_see():
     small = Camera(17, 9, 20.0, 20.0, 8.0, 4.0, 1)
-    assert differs(GOOD.apply, given(), POSE, small) == ""
-    behind = given()
+    assert differs(GOOD.apply, test_scene(), POSE, small) == ""
+    behind = test_scene()
     behind.means[:, 2] = -1
     assert differs(GOOD.apply, behind, POSE, CAMERA) == ""
 
 
 @pytest.mark.parametrize(("piece", "pairs"), [(700, 4000), (1, 1 << 15)])
 def test_pieces_of_any_size_say_the_same(monkeypatch, piece, pairs):
-    given_here = splats(3000 if piece > 1 else 40, 1)
-    whole = slopes_of(given_here)
+    scene = splats(3000 if piece > 1 else 40, 1)
+    whole = slopes_of(scene)
     monkeypatch.setattr(view_check, "_PIECE", piece)
     monkeypatch.setattr(view_check, "_PAIRS", pairs)
-    for one, other in zip(whole, slopes_of(given_here), strict=True):
+    for one, other in zip(whole, slopes_of(scene), strict=True):
         assert one.abs().max() > 0
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-def slopes_of(given):
+def slopes_of(scene):
     """Pixels, and gradients of the splats that are seen, as the reference has them."""
     places = view_check.random_tiles(CAMERA)
     left, top = (torch.tensor(places) * 16).T
     sizes = zip((150 - top).clamp_max(16).tolist(), (200 - left).clamp_max(16).tolist(), strict=True)
     weights = [torch.full((high, wide, 5), 0.7) for high, wide in sizes]
-    chosen = view_check.splats_near(given, POSE, CAMERA, places)
-    own = Splats(*(tensor[chosen] for tensor in given))
-    pixels, told = view_check.reference(own, POSE, CAMERA, places, weights)
-    slopes = view_check.gradients_of_splats(own, POSE, CAMERA, told)
+    chosen = view_check.splats_near(scene, POSE, CAMERA, places)
+    own = Splats(*(tensor[chosen] for tensor in scene))
+    pixels, gradients = view_check.reference(own, POSE, CAMERA, places, weights)
+    slopes = view_check.gradients_of_splats(own, POSE, CAMERA, gradients)
     return [pixels, *(torch.cat(parts) for parts in zip(*slopes, strict=True))]

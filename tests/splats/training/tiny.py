@@ -26,17 +26,17 @@ def clock(monkeypatch, step, picture, growth=0.0):
     monkeypatch.setattr(trainer, "time", run.time)
     learn, evaluate, change = trainer.Trainer.learn, run.evaluate, MarkovChain.change
 
-    def learned(self, *given):
+    def learned(self, *arguments):
         now[0] += step
-        return learn(self, *given)
+        return learn(self, *arguments)
 
     def evaluated(cloud, views, shots, indexes, **more):
         now[0] += picture * len(indexes)
         return evaluate(cloud, views, shots, indexes, **more)
 
-    def changed(self, *given):
+    def changed(self, *arguments):
         now[0] += growth
-        return change(self, *given)
+        return change(self, *arguments)
 
     monkeypatch.setattr(trainer.Trainer, "learn", learned)
     monkeypatch.setattr(MarkovChain, "change", changed)
@@ -69,18 +69,18 @@ def view(pose, name="view"):
 def make(folder: Path, views=8, points=True, shift=(0.0, 0.0, 0.0), scale=1.0) -> Path:
     """Writes the scene; ``shift`` and ``scale`` move it away from where training computes."""
     folder.mkdir(parents=True)
-    held, frames = cloud(), []
+    scene, frames = cloud(), []
     for number in range(views):
         pose = camera(2 * math.pi * number / views, 0.6 + 0.4 * (number % 2))
-        Image.fromarray(draw(held, view(pose))).save(folder / f"{number:02d}.png")
+        Image.fromarray(draw(scene, view(pose))).save(folder / f"{number:02d}.png")
         pose[:3, 3] = pose[:3, 3] * scale + shift
         frames.append({"file_path": f"{number:02d}.png", "transform_matrix": pose.tolist()})
     sizes = {"w": SIZE, "h": SIZE, "fl_x": FOCAL, "fl_y": FOCAL}
     more = {}
     if points:
-        rows = np.zeros(len(held.means), [(n, "<f4") for n in "xyz"])
+        rows = np.zeros(len(scene.means), [(n, "<f4") for n in "xyz"])
         for column, name in enumerate("xyz"):
-            rows[name] = held.means[:, column] * scale + shift[column]
+            rows[name] = scene.means[:, column] * scale + shift[column]
         head = ["ply", "format binary_little_endian 1.0", f"element vertex {len(rows)}"]
         head += [*(f"property float {name}" for name in "xyz"), "end_header", ""]
         (folder / "points.ply").write_bytes("\n".join(head).encode() + rows.tobytes())
