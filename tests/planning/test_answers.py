@@ -32,12 +32,12 @@ from tests.planning.cards import cpu
 GB = 2**30
 CONFIGS = Path(__file__).parents[1] / "models" / "configs"
 #: The CPU that layers are moved to: two cores with fast kernels.
-BESIDE = replace(cpu(), name="two cores")
+PROCESSOR = replace(cpu(), name="two cores")
 
 
-def ask(model, card, beside=BESIDE, **asked):
+def ask(model, card, processor=PROCESSOR, **options):
     devices = [card if not isinstance(card, str) else catalog.device(card)]
-    return check(find_outline(model), devices, Question(**asked), cpu=beside)
+    return check(find_outline(model), devices, Question(**options), cpu=processor)
 
 
 GEMMA, LLAMA = "Gemma 2B on a", "Llama 3.1 8B on a"
@@ -45,7 +45,7 @@ RATE = r"[\d.]+ tokens/s"
 
 
 @pytest.mark.parametrize(
-    ("model", "card", "asked", "said"),
+    ("model", "card", "options", "said"),
     [
         ("gemma-2b", "p2200", {}, f"{GEMMA} Quadro P2200: yes, with q8_0 and 4,096 tokens of context, {RATE}"),
         (
@@ -63,12 +63,12 @@ RATE = r"[\d.]+ tokens/s"
         ("gemma-2b", "rtx a6000", {}, f"{GEMMA}n RTX A6000: yes, with q8_0 .*"),
     ],
 )  # fmt: skip
-def test_the_sentence_answers_and_names_the_card(model, card, asked, said):
-    assert re.fullmatch(said + r"\.", ask(model, card, **asked).sentence)
+def test_the_sentence_answers_and_names_the_card(model, card, options, said):
+    assert re.fullmatch(said + r"\.", ask(model, card, **options).sentence)
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "said"),
+    ("config", "options", "said"),
     [
         (
             "all-minilm-l6-v2",
@@ -84,8 +84,10 @@ def test_the_sentence_answers_and_names_the_card(model, card, asked, said):
         ),
     ],
 )
-def test_the_sentence_of_networks_that_write_no_text(config, asked, said):
-    answer = check(open_outline(CONFIGS / f"{config}.json"), [catalog.device("p2200")], Question(**asked), cpu=BESIDE)
+def test_the_sentence_of_networks_that_write_no_text(config, options, said):
+    answer = check(
+        open_outline(CONFIGS / f"{config}.json"), [catalog.device("p2200")], Question(**options), cpu=PROCESSOR
+    )
     assert re.fullmatch(rf"\S+ on a Quadro P2200: {said}\.", answer.sentence)
     assert not answer.alternatives
 
@@ -97,7 +99,7 @@ def rate_in(words):
 @pytest.mark.parametrize("model", ["gemma 2 9b", "llama 3.1 8b", "qwen2.5 14b"])
 def test_one_rule_says_slowly_of_first_choices_and_of_others(model):
     """The word, the level and the number that is shown agree, wherever the choice stands."""
-    seen = set()
+    pairs = set()
     for card in ("p2200", "gtx 1050 ti", "3060", "arc a380", "2080ti", "4090", "v100"):
         answer = ask(model, card)
         for choice in [*answer.choices, *(other.choice for other in answer.alternatives)]:
@@ -107,10 +109,10 @@ def test_one_rule_says_slowly_of_first_choices_and_of_others(model):
         first, _, rest = answer.sentence.partition("; or ")
         if "tokens/s" in first:
             assert ("slowly" in first) == (rate_in(first) < READING_SPEED), answer.sentence
-            seen.add((bool(answer.alternatives), "slowly" in first))
+            pairs.add((bool(answer.alternatives), "slowly" in first))
         if "tokens/s" in rest and "slowly" not in first:
             assert ("slowly" in rest) == (rate_in(rest) < READING_SPEED), answer.sentence
-    assert len(seen) >= 2
+    assert len(pairs) >= 2
 
 
 @pytest.mark.parametrize(("decode", "fast"), [(4.9449, False), (4.949, True), (4.96, True), (5.0, True), (0.1, False)])
@@ -181,9 +183,9 @@ def test_what_runs_instead_really_fits(model, card):
     assert bool(answer.alternatives) == (answer.best is None) or "no, " in answer.sentence
     device = catalog.device(card)
     for other in answer.alternatives:
-        group = (device, BESIDE) if other.on_cpu else (device,)
-        asked = Question(formats=(other.choice.format,), context=other.context)
-        (again,) = check(find_outline(model), [group], asked).choices
+        group = (device, PROCESSOR) if other.on_cpu else (device,)
+        question = Question(formats=(other.choice.format,), context=other.context)
+        (again,) = check(find_outline(model), [group], question).choices
         assert again.verdict
         assert again.memory == other.choice.memory
         assert again.memory.total <= again.free
@@ -207,9 +209,9 @@ def test_of_shorter_contexts_the_longest_that_fits_is_offered():
 def test_an_option_that_was_given_is_kept_or_it_is_no_yes():
     kept = ask("llama 3.1 8b", "p2200")
     changed = ask("llama 3.1 8b", "p2200", None, formats=("q8_0",))
-    beside = ask("llama 3.1 8b", "p2200", formats=("q8_0",))
-    assert (kept.ok, changed.ok, beside.ok) == (True, False, True)
-    assert [other.choice.format for other in beside.alternatives if other.on_cpu] == ["q8_0"]
+    other_format = ask("llama 3.1 8b", "p2200", formats=("q8_0",))
+    assert (kept.ok, changed.ok, other_format.ok) == (True, False, True)
+    assert [other.choice.format for other in other_format.alternatives if other.on_cpu] == ["q8_0"]
     assert not any(other.as_asked for other in changed.alternatives)
     long = ask("llama 3.2 3b", "p2200", None, formats=("q8_0",), context=32768)
     assert not long.ok
@@ -277,8 +279,8 @@ def test_the_bound_is_bandwidth_over_the_bytes_of_a_token(card, format):
 
 def test_no_speed_is_above_what_the_memory_allows():
     cards = [catalog.device(product.name) for product in catalog.products()[::3]]
-    asked = Question(formats=("bf16", "q4_k_m"))
-    for choice in check(find_outline("gemma-2b"), cards, asked, alternatives=False).choices:
+    question = Question(formats=("bf16", "q4_k_m"))
+    for choice in check(find_outline("gemma-2b"), cards, question, alternatives=False).choices:
         speed = choice.speed
         if speed.decode_tokens_per_second is not None:
             assert speed.decode_tokens_per_second <= speed.bound_tokens_per_second, choice.device
@@ -309,8 +311,8 @@ def test_a_command_of_llama_cpp_names_weights_that_exist(tmp_path, monkeypatch):
     assert config.choices[0].speed.llama_cpp.command == "", "a configuration has no weights"
     for model in ("gemma-2b", "smollm2", "34b", "nanbeige4.1-3b", "mixtral", "gpt-oss-20b"):
         for choice in ask(model, "4090").choices:
-            beside = choice.speed.llama_cpp
-            assert beside is None or "ORG/REPO" not in beside.command
+            peer = choice.speed.llama_cpp
+            assert peer is None or "ORG/REPO" not in peer.command
 
 
 def test_what_llama_cpp_is_given_rung_quantize_writes():
@@ -363,10 +365,10 @@ def test_the_bytes_of_published_models_are_those_of_their_shapes(name, config):
     plans = WeightPlanCache(Subject.of_component(outline.components[0], "folder", name))
     device = catalog.device("b300")
     sizes = {row.model: row.bytes for rows in llama_cpp.published().values() for row in rows}
-    for model, held in sizes.items():
+    for model, published in sizes.items():
         if model.partition(":")[0] == name:
-            made = arrange(plans, storage(model.partition(":")[2]), (device,), Request(), 512, True).weight_plan
-            assert made.token_bytes[0] == pytest.approx(held, rel=0.02), model
+            weight_plan = arrange(plans, storage(model.partition(":")[2]), (device,), Request(), 512, True).weight_plan
+            assert weight_plan.token_bytes[0] == pytest.approx(published, rel=0.02), model
 
 
 def test_a_model_that_is_too_small_has_no_figure():
@@ -378,8 +380,8 @@ def test_a_model_that_is_too_small_has_no_figure():
 
 def test_better_floors_have_better_words():
     words = ["as stored", "hard to tell", "slight", "noticeable", "clear loss", "poor"]
-    seen = [grade(floor) for floor in (math.inf, *range(60, 0, -1))]
-    assert list(dict.fromkeys(seen)) == words
+    grades = [grade(floor) for floor in (math.inf, *range(60, 0, -1))]
+    assert list(dict.fromkeys(grades)) == words
     known = {
         name: grade(formats.get(name).floor_db) for name in ("q8_0", "q6_k", "q5_k", "q4_k", "nf4", "q3_k", "q2_k")
     }
@@ -397,7 +399,7 @@ def test_names_in_a_sentence():
     }
     assert {name: article(name) for name in names} == names
     pair = [replace(catalog.device("3090"), id=each) for each in "ab"]
-    assert group_name([*pair, replace(BESIDE, real=True)]) == "2 x GeForce RTX 3090 + this CPU"
+    assert group_name([*pair, replace(PROCESSOR, real=True)]) == "2 x GeForce RTX 3090 + this CPU"
     assert [share_words(share) for share in (0.01, 0.25, 0.5, 0.66, 0.99)] == [
         "partly",
         "a quarter",

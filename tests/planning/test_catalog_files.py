@@ -15,8 +15,8 @@ FILES = [(model, file) for model in known_models() for file in model.files]
 def test_files_have_the_published_size(model, file):
     outline = outline_of(Match(model.name, model))
     subject = Subject.of_component(outline.components[0], outline.kind, outline.path)
-    asked = Mixture(file.format) if file.format in LLAMA_CPP else storage(file.format)
-    assert file_bytes(subject, asked) == pytest.approx(file.bytes, rel=0.01)
+    target = Mixture(file.format) if file.format in LLAMA_CPP else storage(file.format)
+    assert file_bytes(subject, target) == pytest.approx(file.bytes, rel=0.01)
 
 
 def test_enough_rows_have_one():

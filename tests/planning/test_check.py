@@ -40,9 +40,9 @@ def outline(format="bf16", kind="folder", layers=18):
     return plain(card.name, kind, card.path, component, card)
 
 
-def only(model, device, **asked):
+def only(model, device, **options):
     """The one choice of a question with one format."""
-    (choice,) = check(model, [device], Question(**asked)).choices
+    (choice,) = check(model, [device], Question(**options)).choices
     return choice
 
 
@@ -58,12 +58,12 @@ def test_check_and_run_agree(device, format, kind):
         assert not stored or answer.best != 0
         return
     best = answer.choices[answer.best]
-    made = solve(model.card, (device,), Request(context=2048))
-    assert best.format == made.format.removesuffix(":64")
-    assert best.memory == made.placements[0].memory
-    assert best.speed.decode_tokens_per_second == pytest.approx(made.decode_rate, abs=0.01)
-    assert best.error_db == made.error_db
-    for candidate in made.candidates:
+    planned = solve(model.card, (device,), Request(context=2048))
+    assert best.format == planned.format.removesuffix(":64")
+    assert best.memory == planned.placements[0].memory
+    assert best.speed.decode_tokens_per_second == pytest.approx(planned.decode_rate, abs=0.01)
+    assert best.error_db == planned.error_db
+    for candidate in planned.candidates:
         choice = next(c for c in answer.choices if c.format == candidate.format.removesuffix(":64"))
         if candidate.verdict:
             assert choice.verdict
@@ -116,10 +116,10 @@ def test_fits_is_about_memory_alone():
 
 
 def test_what_fits_fits_with_its_error_bound():
-    asked = {"formats": ("int8",), "cache_type": "f16"}
-    need = only(outline(), cpu(), **asked).memory
-    assert only(outline(), cpu(), **asked, memory=FrozenDict({"*": need.most})).fits
-    assert not only(outline(), cpu(), **asked, memory=FrozenDict({"*": need.most - 1})).fits
+    options = {"formats": ("int8",), "cache_type": "f16"}
+    need = only(outline(), cpu(), **options).memory
+    assert only(outline(), cpu(), **options, memory=FrozenDict({"*": need.most})).fits
+    assert not only(outline(), cpu(), **options, memory=FrozenDict({"*": need.most - 1})).fits
 
 
 def test_where_only_a_cache_in_q8_0_fits_that_is_the_answer_and_says_so():
@@ -128,9 +128,9 @@ def test_where_only_a_cache_in_q8_0_fits_that_is_the_answer_and_says_so():
     assert tight.fits
     assert tight.memory.kv_cache == roomy.memory.kv_cache * 17 // 32
     assert "cache f16 → q8_0: 16 bits do not fit, error 0.6 %" in tight.verdict.reason
-    asked = only(outline(), cpu(), formats=("int8",), cache_type="q8_0")
-    assert asked.memory == tight.memory
-    assert "--cache-type q8_0" in asked.command
+    explicit = only(outline(), cpu(), formats=("int8",), cache_type="q8_0")
+    assert explicit.memory == tight.memory
+    assert "--cache-type q8_0" in explicit.command
 
 
 def test_batch_and_context_are_in_the_cache():
@@ -197,7 +197,7 @@ def test_slow_says_why():
 
 
 @pytest.mark.parametrize(
-    ("asked", "cards", "words"),
+    ("options", "cards", "words"),
     [
         ({"training": "full"}, ["a100 80gb"], ""),
         ({"training": "full"}, ["3090"], "adapters"),
@@ -209,16 +209,16 @@ def test_slow_says_why():
         ({"training": "lora"}, ["3090", "3090"], "one device by itself"),
     ],
 )
-def test_training_that_does_not_fit_names_one_that_does(asked, cards, words):
+def test_training_that_does_not_fit_names_one_that_does(options, cards, words):
     group = tuple(replace(catalog.device(card), id=f"{number}") for number, card in enumerate(cards))
-    answer = check(outline(), [group], Question(**asked))
+    answer = check(outline(), [group], Question(**options))
     assert (answer.best is None) == bool(words)
     assert (answer.context, answer.sequence) == (0, 1024)
     assert [one.change for one in answer.relaxations[:1]] == ([words] if words else [])
 
 
 @pytest.mark.parametrize(
-    ("asked", "card"),
+    ("options", "card"),
     [
         ({"training": "lora", "batch": 4, "sequence": 4096}, "p4000"),
         ({"training": "lora", "batch": 1, "sequence": 8192}, "p2200"),
@@ -226,25 +226,25 @@ def test_training_that_does_not_fit_names_one_that_does(asked, cards, words):
         ({"training": "lora", "formats": ("f16",), "batch": 8, "sequence": 2048}, "p4000"),
     ],
 )
-def test_a_smaller_batch_and_a_shorter_sequence_are_computed(asked, card):
+def test_a_smaller_batch_and_a_shorter_sequence_are_computed(options, card):
     """What is offered trains there, and one more step of it does not: it is the largest."""
     device = catalog.device(card)
-    answer = check(outline(), [device], Question(**asked))
+    answer = check(outline(), [device], Question(**options))
     assert answer.best is None
     offered = [one for one in answer.relaxations if one.command and "--fits" not in one.command]
     assert any("sequence" in one.change for one in offered), answer.relaxations
     for one in offered:
         words = shlex.split(one.command)
-        given = {words[at]: words[at + 1] for at in range(3, len(words) - 1) if words[at].startswith("--")}
-        assert catalog.find(given["--device"]).name == device.name
-        base = {name: value for name, value in asked.items() if name not in ("formats", "optimizer")}
-        base |= {"formats": (given["--format"],) if "--format" in given else ()}
-        base |= {"optimizer": given.get("--optimizer"), "training": given["--training"]}
-        now = base | {"batch": int(given.get("--batch", 1)), "sequence": int(given.get("--sequence", 1024))}
+        named = {words[at]: words[at + 1] for at in range(3, len(words) - 1) if words[at].startswith("--")}
+        assert catalog.find(named["--device"]).name == device.name
+        base = {name: value for name, value in options.items() if name not in ("formats", "optimizer")}
+        base |= {"formats": (named["--format"],) if "--format" in named else ()}
+        base |= {"optimizer": named.get("--optimizer"), "training": named["--training"]}
+        now = base | {"batch": int(named.get("--batch", 1)), "sequence": int(named.get("--sequence", 1024))}
         assert check(outline(), [device], Question(**now)).best is not None, one
-        if (more := now["batch"] + 1) <= asked["batch"] and "at a time" in one.change:
+        if (more := now["batch"] + 1) <= options["batch"] and "at a time" in one.change:
             assert check(outline(), [device], Question(**(now | {"batch": more}))).best is None
-        if now["sequence"] < asked.get("sequence", 1024) and "sequences of" in one.change:
+        if now["sequence"] < options.get("sequence", 1024) and "sequences of" in one.change:
             longer = now | {"sequence": now["sequence"] + 64}
             assert check(outline(), [device], Question(**longer)).best is None
 
@@ -281,9 +281,9 @@ def test_training():
 
 
 def test_training_takes_checkpoints_where_it_does_not_fit_without():
-    card, asked = catalog.device("v100"), {"formats": ("f16",), "training": "lora", "sequence": 2048, "batch": 2}
-    roomy = only(outline(), replace(card, free=80 * GB), **asked)
-    tight = only(outline(), replace(card, free=roomy.memory.total - GB), **asked)
+    card, options = catalog.device("v100"), {"formats": ("f16",), "training": "lora", "sequence": 2048, "batch": 2}
+    roomy = only(outline(), replace(card, free=80 * GB), **options)
+    tight = only(outline(), replace(card, free=roomy.memory.total - GB), **options)
     assert "without checkpointing" in roomy.verdict.reason
     assert "with gradient checkpointing" in tight.verdict.reason
     assert tight.memory.activations < roomy.memory.activations
@@ -292,8 +292,8 @@ def test_training_takes_checkpoints_where_it_does_not_fit_without():
 @pytest.mark.parametrize("free", [80, 10])
 def test_training_says_what_both_ways_take(free):
     """Also where neither fits; what differs are the activations, which are those of ``activation_bytes``."""
-    model, asked = outline(), {"formats": ("f16",), "training": "lora", "sequence": 2048, "batch": 2}
-    choice = only(model, replace(catalog.device("v100"), memory=80 * GB, free=free * GB), **asked).to_json()
+    model, options = outline(), {"formats": ("f16",), "training": "lora", "sequence": 2048, "batch": 2}
+    choice = only(model, replace(catalog.device("v100"), memory=80 * GB, free=free * GB), **options).to_json()
     steps, memory = choice["checkpointing"], choice["memory"]
     taken = steps["with" if steps["taken"] else "without"]
     assert steps["taken"] == (free == 10)
@@ -335,10 +335,10 @@ def test_a_pipeline_needs_its_largest_phase():
 
 def test_the_command_of_a_pipeline_that_makes_videos_of_a_text():
     """Not for what ``rung video`` does not take: mixtures, several at once."""
-    made = replace(pipeline(), makes="video")
-    assert only(made, p2200(), formats=("nf4",)).command == "rung video pipe PROMPT --format nf4 --device cuda:0"
-    assert only(made, p2200(), formats=("q4_k_m",)).command is None
-    assert only(made, p2200(), formats=("nf4",), batch=2).command is None
+    video = replace(pipeline(), makes="video")
+    assert only(video, p2200(), formats=("nf4",)).command == "rung video pipe PROMPT --format nf4 --device cuda:0"
+    assert only(video, p2200(), formats=("q4_k_m",)).command is None
+    assert only(video, p2200(), formats=("nf4",), batch=2).command is None
 
 
 def test_what_is_computed_in_slices_is_said_and_counted():
@@ -371,9 +371,9 @@ def names_of_formats(value):
 def test_no_format_is_named_with_default_parameters(name, training):
     """In choices, their phases, reasons and commands, and in what would help where nothing fits."""
     shown, cards = {}, [catalog.device("v100"), cpu()]
-    asked = Question(formats=(name,), training=training, batch=64 if training else 1)
+    first = Question(formats=(name,), training=training, batch=64 if training else 1)
     for model in (outline(), replace(pipeline(), makes="video"))[: 1 if training else 2]:
-        for question in (asked, replace(asked, memory=FrozenDict({"*": GB}))):
+        for question in (first, replace(first, memory=FrozenDict({"*": GB}))):
             answer = check(model, cards, question)
             shown |= dict(names_of_formats(answer.to_json()))
     assert formats.short_name(name) in shown or ":" not in formats.short_name(name)
@@ -384,16 +384,16 @@ def test_no_format_is_named_with_default_parameters(name, training):
 
 
 def test_how_phases_are_held_is_named_as_the_format_is():
-    held = only(pipeline(), p2200(), formats=("nf4:64",)).to_json()["phases"][1]["held"]["transformer"]
-    assert held["format"] == "nf4"
+    storage = only(pipeline(), p2200(), formats=("nf4:64",)).to_json()["phases"][1]["held"]["transformer"]
+    assert storage["format"] == "nf4"
 
 
 def test_a_prompt_is_inside_of_its_context():
-    held = {"formats": ("q4_0",), "context": 128}
-    assert only(outline(), p2200(), **held).speed.prompt_tokens == 128
-    assert only(outline(), p2200(), **held, prompt_tokens=64).speed.prompt_tokens == 64
+    options = {"formats": ("q4_0",), "context": 128}
+    assert only(outline(), p2200(), **options).speed.prompt_tokens == 128
+    assert only(outline(), p2200(), **options, prompt_tokens=64).speed.prompt_tokens == 64
     with pytest.raises(ContextTooLong, match=r"prompt of 200 tokens is longer[\s\S]*--prompt-tokens 128"):
-        only(outline(), p2200(), **held, prompt_tokens=200)
+        only(outline(), p2200(), **options, prompt_tokens=200)
 
 
 def test_experts_that_a_token_does_not_visit_cost_memory_and_no_time():
@@ -408,12 +408,12 @@ def test_experts_that_a_token_does_not_visit_cost_memory_and_no_time():
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [{"batch": 0}, {"context": 0}, {"rank": -1}, {"sequence": 10**12}, {"training": "half"}, {"optimizer": "adam9"}],
 )
-def test_senseless_questions_are_refused(asked):
+def test_senseless_questions_are_refused(options):
     with pytest.raises(UsageError):
-        check(outline(), [cpu()], Question(**asked))
+        check(outline(), [cpu()], Question(**options))
 
 
 def test_other_bad_questions():

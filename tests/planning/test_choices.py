@@ -15,15 +15,15 @@ from tests.planning.cards import cpu, gemma_2b, p2200
 SIXTEEN = ("bf16", "f16")
 
 
-def plan(card, *devices, **asked):
-    asked["memory"] = parse_memory(asked.get("memory"))
-    return solve(card, devices or (cpu(),), Request(**asked))
+def plan(card, *devices, **options):
+    options["memory"] = parse_memory(options.get("memory"))
+    return solve(card, devices or (cpu(),), Request(**options))
 
 
-def ratio(made):
+def ratio(planned):
     """Speed of the fastest 16-bit candidate that fits over that of the fastest quantized one."""
     rates = {True: 0.0, False: 0.0}
-    for candidate in made.candidates:
+    for candidate in planned.candidates:
         if candidate.verdict:
             wide = candidate.format in SIXTEEN
             rates[wide] = max(rates[wide], candidate.decode_rate)
@@ -32,13 +32,13 @@ def ratio(made):
 
 def test_sixteen_bits_are_taken_from_half_the_speed_of_the_fastest_on():
     """With faster memory the time beside the weights counts for more, and the ratio rises past a half."""
-    seen = []
+    ratios = []
     for speed in (20e9, 100e9, 200e9, 300e9, 400e9, 600e9, 1e12, 1.5e12, 2e12, 4e12, 1e13):
-        made = plan(gemma_2b(), replace(cpu(), bandwidth=speed))
-        seen.append(ratio(made))
-        assert (made.format in SIXTEEN) == (seen[-1] >= 0.5), seen
-    assert any(0.35 < one < 0.5 for one in seen)
-    assert any(0.5 < one < 0.65 for one in seen)
+        planned = plan(gemma_2b(), replace(cpu(), bandwidth=speed))
+        ratios.append(ratio(planned))
+        assert (planned.format in SIXTEEN) == (ratios[-1] >= 0.5), ratios
+    assert any(0.35 < one < 0.5 for one in ratios)
+    assert any(0.5 < one < 0.65 for one in ratios)
 
 
 @pytest.mark.parametrize(("most", "context"), [(300, 300), (4095, 4095), (4097, 4096), (8192, 4096)])
@@ -48,16 +48,16 @@ def test_the_context_is_the_smaller_of_the_models_and_4096(most, context):
 
 
 def test_a_budget_by_device_goes_before_the_one_for_all():
-    made = plan(gemma_2b("q4_0", "gguf", layers=2), cpu(), cpu(22, "cpu:1"), memory="cpu=3GB,9GB", device="cpu")
-    assert made.placements[0].budget == 3 * 2**30
-    made = plan(gemma_2b("q4_0", "gguf", layers=2), cpu(), cpu(22, "cpu:1"), memory="cpu=3GB,9GB", device="cpu:1")
-    assert made.placements[0].budget == 9 * 2**30
+    planned = plan(gemma_2b("q4_0", "gguf", layers=2), cpu(), cpu(22, "cpu:1"), memory="cpu=3GB,9GB", device="cpu")
+    assert planned.placements[0].budget == 3 * 2**30
+    planned = plan(gemma_2b("q4_0", "gguf", layers=2), cpu(), cpu(22, "cpu:1"), memory="cpu=3GB,9GB", device="cpu:1")
+    assert planned.placements[0].budget == 9 * 2**30
 
 
 def test_a_split_begins_on_the_gpu():
-    made = plan(gemma_2b("q8_0", "gguf"), cpu(), p2200(), memory="cuda:0=2GB,cpu=2.6GB")
-    assert [placement.device for placement in made.placements] == ["cuda:0", "cpu"]
-    assert [placement.first for placement in made.placements] == [0, made.placements[0].last]
+    planned = plan(gemma_2b("q8_0", "gguf"), cpu(), p2200(), memory="cuda:0=2GB,cpu=2.6GB")
+    assert [placement.device for placement in planned.placements] == ["cuda:0", "cpu"]
+    assert [placement.first for placement in planned.placements] == [0, planned.placements[0].last]
 
 
 def test_a_split_with_a_tied_head_holds_the_embedding_twice():

@@ -42,13 +42,13 @@ def test_sizes_are_those_that_llama_cpp_publishes(name):
 def test_every_mixture_names_formats_that_exist():
     for name in LLAMA_CPP:
         for role in (*ROLES, "embed", "head", "qkv", "experts_down", "router"):
-            for place in (
+            for weight in (
                 TensorPosition(role, 4096),
                 TensorPosition(role, 4096, experts=8),
                 TensorPosition(role, 96, tied=True),
                 TensorPosition(role, 40),
             ):
-                assert Mixture(name).format_at(place).divides(place.columns)
+                assert Mixture(name).format_at(weight).divides(weight.columns)
 
 
 def test_a_tied_embedding_is_stored_as_the_head():

@@ -74,8 +74,8 @@ def traced(config, dtype="float16"):
     from rung.run.trace import trace
 
     batch = describe(config, "x").shape.inputs
-    module, given = fed(module_of(config, "x").to(getattr(torch, dtype)), 512, batch)
-    return trace(module, **given).peak_activations
+    module, inputs = fed(module_of(config, "x").to(getattr(torch, dtype)), 512, batch)
+    return trace(module, **inputs).peak_activations
 
 
 @pytest.mark.parametrize("name", TRACED)
@@ -122,8 +122,8 @@ def pipeline(tmp_path, kind, gigabytes=24):
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     card = catalog.device("3090")
-    asked = Question(formats=("f16",), memory=FrozenDict({"*": gigabytes * 2**30}))
-    choice = check(open_outline(tmp_path), [card], asked).choices[0]
+    question = Question(formats=("f16",), memory=FrozenDict({"*": gigabytes * 2**30}))
+    choice = check(open_outline(tmp_path), [card], question).choices[0]
     return {phase.name: phase.memory for phase in choice.phases}["decode"]
 
 

@@ -46,8 +46,8 @@ def zen4(level: str, per_clock: float) -> Device:
     details = {"instructions_per_second": 2 * 3.7e9 * per_clock, "cores": 2, "reads": 0.88}
     kernels = replace(device.capability("isa.kernels"), detail=level)
     peaks = FrozenDict({dtype: peak / 32 for dtype, peak in device.peaks.items()})
-    held = replace(device, bandwidth=33e9, peaks=peaks, details=FrozenDict(device.details | details))
-    return held.with_capabilities([kernels])
+    known = replace(device, bandwidth=33e9, peaks=peaks, details=FrozenDict(device.details | details))
+    return known.with_capabilities([kernels])
 
 
 def predicted(device: Device) -> Rates:

@@ -67,11 +67,11 @@ def seconds(device, subject, count=7e9, size=3.9e9, rung="webgpu.rows"):
 def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
     card = replace(catalog.device("3090"), bandwidth=1e9)
     group = Group("q4_0", "webgpu.rows", False, 7e9, 3.9e9)
-    made = rates((group,), subject, card, 4096, "f16", 512)
-    assert 56 < made.prefill / made.decode < 72  # a token reads the cache, too
+    predicted = rates((group,), subject, card, 4096, "f16", 512)
+    assert 56 < predicted.prefill / predicted.decode < 72  # a token reads the cache, too
     quick = replace(card, bandwidth=1e14, peaks=FrozenDict(f32=1e12))
-    made = rates((group,), subject, quick, 4096, "f16", 512)
-    assert made.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0", int8=True) + 15 * 0.4))
+    predicted = rates((group,), subject, quick, 4096, "f16", 512)
+    assert predicted.prefill < 16 * 1e12 / (7e9 * 2 * (instructions.of("q4_0", int8=True) + 15 * 0.4))
 
 
 def test_what_follows_a_norm_behind_a_product_takes_more_instructions_and_fewer_than_float32(subject):

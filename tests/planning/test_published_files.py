@@ -52,7 +52,7 @@ WITH_MATRIX = {("gemma-2-9b", "iq4_xs"): 1.0077, ("qwen2.5-0.5b", "iq4_xs"): 1.0
 
 @pytest.mark.parametrize("source", FILES, ids=lambda source: source.split("/")[4])
 def test_mixtures_have_the_size_of_published_files(source, tmp_path):
-    name, changed, beside, listed = FILES[source]
+    name, changed, unquantized, listed = FILES[source]
     config = json.loads((CONFIGS / f"{name}.json").read_text()) | changed
     (tmp_path / "config.json").write_text(json.dumps(config))
     words = listed.split()
@@ -62,5 +62,5 @@ def test_mixtures_have_the_size_of_published_files(source, tmp_path):
     for mixture, listed_size in published.items():
         size = listed_size * WITH_MATRIX.get((name, mixture), 1)
         rounding = {0: 0.0005, 1: 0.005, 2: 0.05}[len(str(int(listed_size))) if size >= 1 else 0]
-        ours = file_bytes(subject, storage(mixture)) / 1e9 + beside
+        ours = file_bytes(subject, storage(mixture)) / 1e9 + unquantized
         assert ours == pytest.approx(size, abs=rounding + 0.0025 * size), mixture

@@ -81,8 +81,8 @@ def test_finetuning_qwen_7b(tokens):
     """LoRA is within 5 %. Q-LoRA is within 4 % with what its script does otherwise: embedding and head in f16, a bucket
     of 2e8 gradients in f16, and the loss in f16, which takes 8 bytes a token and word and not 12."""
     device, words = catalog.device("a100 80gb"), 151936
-    asked = {"training": "lora", "rank": 64, "batch": 1, "sequence": tokens}
-    choices = check(llama("7B", words), [device], Question(formats=("bf16", "nf4"), **asked)).choices
+    options = {"training": "lora", "rank": 64, "batch": 1, "sequence": tokens}
+    choices = check(llama("7B", words), [device], Question(formats=("bf16", "nf4"), **options)).choices
     lora, quantized = (choice.checkpointing.lean.total for choice in choices)
     otherwise = 2 * words * 4096 * (2 - formats.get("q6_k").bits / 8) + 2 * 2e8 - 4 * words * tokens
     assert lora == pytest.approx(QWEN[tokens][0] * 1e9, rel=0.052)
@@ -95,8 +95,8 @@ def test_finetuning_65b_takes_one_card_of_48_gb():
     QLoRA moves to the host when it is full, ours lies 5 % above the card; with rank 16 it fits."""
     card = catalog.device("rtx a6000")
 
-    def take(**asked):
-        return check(llama("65B"), [card], Question(batch=1, sequence=512, **asked)).choices[0]
+    def take(**options):
+        return check(llama("65B"), [card], Question(batch=1, sequence=512, **options)).choices[0]
 
     full = take(formats=("bf16",), training="full").memory
     assert full.total > 780e9
@@ -110,8 +110,8 @@ def test_finetuning_65b_takes_one_card_of_48_gb():
 def test_finetuning_on_one_card(size):
     """33B on 24 GB, 13B and 7B on less (rank 16, moments in 8 bits): said of paged optimizers in the same paper."""
     card = catalog.device({"7B": "t4", "13B": "t4", "33B": "3090"}[size])
-    asked = {"training": "lora", "rank": 16, "batch": 1, "sequence": 512, "optimizer": "adamw8bit"}
-    assert check(llama(size), [card], Question(formats=("nf4",), **asked)).choices[0].fits
+    options = {"training": "lora", "rank": 16, "batch": 1, "sequence": 512, "optimizer": "adamw8bit"}
+    assert check(llama(size), [card], Question(formats=("nf4",), **options)).choices[0].fits
 
 
 def outline(name):

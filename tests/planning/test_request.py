@@ -28,28 +28,28 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "meant"), REFUSED.items())
-def test_what_is_unclear_is_refused_with_a_spelling_that_is_taken(given, meant):
+@pytest.mark.parametrize(("text", "meant"), REFUSED.items())
+def test_what_is_unclear_is_refused_with_a_spelling_that_is_taken(text, meant):
     with pytest.raises(UsageError) as refused:
-        parse_memory(given)
+        parse_memory(text)
     assert refused.value.ways_out == (meant,)
     assert parse_memory(meant.removeprefix("--memory "))
 
 
-@pytest.mark.parametrize("given", ["4GB,5GB", "cpu=4GB,cpu=5GB"])
-def test_two_budgets_of_one_device_are_refused(given):
+@pytest.mark.parametrize("text", ["4GB,5GB", "cpu=4GB,cpu=5GB"])
+def test_two_budgets_of_one_device_are_refused(text):
     with pytest.raises(UsageError, match="two budgets"):
-        parse_memory(given)
+        parse_memory(text)
 
 
-@pytest.mark.parametrize("given", [4, 4.6, True, {"cpu": 3}, {"cpu": "4,6GB"}, {"cpu": None}, [GB]])
-def test_values_of_python_that_are_no_budget(given):
+@pytest.mark.parametrize("value", [4, 4.6, True, {"cpu": 3}, {"cpu": "4,6GB"}, {"cpu": None}, [GB]])
+def test_values_of_python_that_are_no_budget(value):
     with pytest.raises(UsageError, match="--memory"):
-        parse_memory(given)
+        parse_memory(value)
 
 
 @pytest.mark.parametrize(
-    ("given", "budgets"),
+    ("value", "budgets"),
     [
         ("4.5GB", {"*": 9 * GB // 2}),
         ("4.5 GiB", {"*": 9 * GB // 2}),
@@ -61,8 +61,8 @@ def test_values_of_python_that_are_no_budget(given):
         (None, {}),
     ],
 )
-def test_what_is_a_budget(given, budgets):
-    assert parse_memory(given) == FrozenDict(budgets)
+def test_what_is_a_budget(value, budgets):
+    assert parse_memory(value) == FrozenDict(budgets)
 
 
 @pytest.mark.parametrize("call", [library.check, library.plan, library.load])

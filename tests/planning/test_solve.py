@@ -21,46 +21,46 @@ from tests.planning.cards import cpu, gemma_2b, p2200
 GB = 2**30
 
 
-def plan(card, *devices, **asked):
-    asked["memory"] = parse_memory(asked.get("memory"))
-    return solve(card, devices or (cpu(),), Request(**asked))
+def plan(card, *devices, **options):
+    options["memory"] = parse_memory(options.get("memory"))
+    return solve(card, devices or (cpu(),), Request(**options))
 
 
 def test_a_file_keeps_what_is_stored():
-    made = plan(gemma_2b("q4_0", "gguf"))
-    assert (made.format, made.cache_dtype, made.context) == ("stored", "f16", 4096)
-    assert math.isinf(made.error_db)
-    assert made.packing == "r16"
+    planned = plan(gemma_2b("q4_0", "gguf"))
+    assert (planned.format, planned.cache_dtype, planned.context) == ("stored", "f16", 4096)
+    assert math.isinf(planned.error_db)
+    assert planned.packing == "r16"
 
 
 def test_an_f32_file_computes_in_f32():
-    made = plan(gemma_2b("f32", "gguf", layers=2))
-    assert (made.dtype, made.cache_dtype) == ("f32", "f32")
+    planned = plan(gemma_2b("f32", "gguf", layers=2))
+    assert (planned.dtype, planned.cache_dtype) == ("f32", "f32")
 
 
 def test_a_folder_takes_the_finest_fast_format_where_16_bits_are_slow():
-    made = plan(gemma_2b())
-    assert made.format == "q8_0"
-    assert "faster here" in made.reasons[0]
+    planned = plan(gemma_2b())
+    assert planned.format == "q8_0"
+    assert "faster here" in planned.reasons[0]
     assert formats.get("q8_0").floor_db == max(
         formats.get(c.format).floor_db
-        for c in made.candidates
+        for c in planned.candidates
         if c.verdict and c.format not in ("bf16", "f16", "q4_k_m")
     )
 
 
 def test_a_folder_stays_in_16_bits_where_nothing_is_faster():
     """Without a fast quantized rung every weight is decoded first, and 16 bits win."""
-    made = plan(gemma_2b(), cpu(vnni=Level.ABSENT))
-    assert made.format in ("bf16", "f16")
+    planned = plan(gemma_2b(), cpu(vnni=Level.ABSENT))
+    assert planned.format in ("bf16", "f16")
 
 
 def test_a_tight_budget_takes_the_finest_format_that_fits():
     roomy = plan(gemma_2b()).memory
-    made = plan(gemma_2b(), memory=roomy - 200 * 2**20)
-    assert made.memory <= roomy - 200 * 2**20
+    planned = plan(gemma_2b(), memory=roomy - 200 * 2**20)
+    assert planned.memory <= roomy - 200 * 2**20
     better = [
-        c for c in made.candidates if c.verdict and c.error_db > made.error_db and c.format not in ("bf16", "f16")
+        c for c in planned.candidates if c.verdict and c.error_db > planned.error_db and c.format not in ("bf16", "f16")
     ]
     assert not better
 
@@ -68,17 +68,17 @@ def test_a_tight_budget_takes_the_finest_format_that_fits():
 def test_a_plan_never_exceeds_its_budget():
     for gb in (2.2, 2.6, 3.0, 3.5, 4.0, 6.0):
         try:
-            made = plan(gemma_2b(), memory=f"{gb}GB")
+            planned = plan(gemma_2b(), memory=f"{gb}GB")
         except DoesNotFit:
             continue
-        assert all(p.memory.total <= p.budget == int(gb * GB) for p in made.placements)
+        assert all(p.memory.total <= p.budget == int(gb * GB) for p in planned.placements)
 
 
 def test_less_context_is_chosen_when_only_that_fits():
     full = plan(gemma_2b("q8_0", "gguf"))
-    made = plan(gemma_2b("q8_0", "gguf"), memory=full.memory - 2**20)
-    assert made.context < full.context
-    assert any("do not fit" in reason for reason in made.reasons)
+    planned = plan(gemma_2b("q8_0", "gguf"), memory=full.memory - 2**20)
+    assert planned.context < full.context
+    assert any("do not fit" in reason for reason in planned.reasons)
 
 
 def test_what_does_not_fit_comes_with_ways_out_that_work():
@@ -100,7 +100,7 @@ def named(options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "devices", "asked"),
+    ("kind", "devices", "keywords"),
     [
         ("gguf", (cpu(),), {"memory": "2.9GB", "context": 8192}),
         ("gguf", (cpu(),), {"memory": "3.0GB", "context": 8192, "cache-type": "f16"}),
@@ -114,29 +114,29 @@ def named(options):
         ("folder", (p2200(), cpu()), {"device": "cuda:0", "format": "f32"}),
     ],
 )
-def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, asked):
+def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, keywords):
     card = gemma_2b("q8_0" if kind == "gguf" else "bf16", kind)
     with pytest.raises(DoesNotFit) as caught:
-        plan(card, *devices, **named(asked))
+        plan(card, *devices, **named(keywords))
     commands = [way.split() for way in caught.value.ways_out if way.startswith("rung run gemma-2b ")]
     assert commands
     for command in commands:
         options = dict(zip((name.removeprefix("--") for name in command[3::2]), command[4::2], strict=True))
-        kept = {name for name, value in options.items() if value == str(asked.get(name))}
-        assert kept >= asked.keys() - {"context", "format", "memory", "device"}
-        assert options.get("device", asked.get("device")) == asked.get("device")
-        assert "context" not in options or int(options["context"]) <= asked.get("context", 4096)
+        kept = {name for name, value in options.items() if value == str(keywords.get(name))}
+        assert kept >= keywords.keys() - {"context", "format", "memory", "device"}
+        assert options.get("device", keywords.get("device")) == keywords.get("device")
+        assert "context" not in options or int(options["context"]) <= keywords.get("context", 4096)
         options = {name: int(value) if name == "context" else value for name, value in options.items()}
-        made = plan(card, *devices, **named(options))
-        assert "context" not in asked or made.context == options["context"], "the whole context, or what is said"
+        planned = plan(card, *devices, **named(options))
+        assert "context" not in keywords or planned.context == options["context"], "the whole context, or what is said"
         if "memory" in options:
             budgets = parse_memory(options["memory"])
-            assert all(p.memory.total <= budgets.get(p.device, budgets.get("*")) for p in made.placements)
+            assert all(p.memory.total <= budgets.get(p.device, budgets.get("*")) for p in planned.placements)
 
 
-def refusal(card, *devices, **asked):
+def refusal(card, *devices, **options):
     with pytest.raises(DoesNotFit) as caught:
-        plan(card, *devices, **asked)
+        plan(card, *devices, **options)
     return caught.value.ways_out
 
 
@@ -185,8 +185,8 @@ def test_a_guess_that_ignores_the_processor_is_no_rate():
 def test_two_devices_share_the_layers():
     card = gemma_2b("q8_0", "gguf")
     first, second = cpu(1.9), cpu(4, "cpu:1")
-    made = plan(card, first, second)
-    assert len(made.placements) in (1, 2)
+    planned = plan(card, first, second)
+    assert len(planned.placements) in (1, 2)
     small = plan(card, cpu(2.2), cpu(2.2, "cpu:1"))
     assert [p.device for p in small.placements] == ["cpu", "cpu:1"]
     assert small.placements[0].first == 0
@@ -197,8 +197,8 @@ def test_two_devices_share_the_layers():
 
 def test_a_p2200_runs_gemma_2b():
     """The founding case: 5 GB, no bf16."""
-    made = plan(gemma_2b(), p2200(), cpu())
-    assert all(p.memory.total <= p.budget for p in made.placements)
+    planned = plan(gemma_2b(), p2200(), cpu())
+    assert all(p.memory.total <= p.budget for p in planned.placements)
     on_card = plan(gemma_2b(), p2200(), device="cuda:0")
     assert on_card.dtype == "f32"
     assert on_card.memory <= 5059 * 2**20
@@ -214,9 +214,9 @@ def without(device, level):
 @pytest.mark.parametrize(("level", "words"), [(Level.ABSENT, "no code for sm_61"), (Level.UNKNOWN, "devices --probe")])
 def test_a_card_that_computes_nothing_is_left_out_and_refused_when_asked_for(level, words):
     card = gemma_2b("q4_0", "gguf")
-    made = plan(card, without(p2200(), level), cpu())
-    assert [p.device for p in made.placements] == ["cpu"]
-    assert {p.device for c in made.candidates for p in c.placements} == {"cpu"}
+    planned = plan(card, without(p2200(), level), cpu())
+    assert [p.device for p in planned.placements] == ["cpu"]
+    assert {p.device for c in planned.candidates for p in c.placements} == {"cpu"}
     with pytest.raises(DeviceError, match=r"Quadro P2200 \(cuda:0\) cannot run") as caught:
         plan(card, without(p2200(), level), cpu(), device="cuda:0")
     assert words in caught.value.facts[0]
@@ -229,13 +229,13 @@ def test_16_bits_that_were_refused_are_steps_down_and_nothing_else_is():
         ("plan", "bf16", "cuda:0", "unsupported", "q8_0"),
         ("plan", "f16", "cuda:0", "out of memory", "q8_0"),
     ]
-    for card, device, asked in (
+    for card, device, options in (
         (gemma_2b(), cpu(64), {}),  # 16 bits fit, and another format was faster
         (gemma_2b(), replace(p2200(), memory=16 * 2**30, free=16 * 2**30), {}),  # f16 for bf16 loses nothing
         (gemma_2b(), p2200(), {"format": "q8_0"}),  # as asked
         (gemma_2b("q8_0", "gguf"), p2200(), {}),  # as stored
     ):
-        assert steps_down(plan(card, device, **asked), None) == ()
+        assert steps_down(plan(card, device, **options), None) == ()
 
 
 def test_an_explicit_format_is_kept_or_refused():
@@ -251,15 +251,15 @@ def test_rows_that_a_block_does_not_divide_take_a_better_format_and_say_so():
     tensors = tuple(
         t if t.role != "layers.0.o" else type(t)(t.role, t.name, (2048, 96), "bf16", 0, 0, 1) for t in card.tensors
     )
-    made = plan(type(card)(**{**vars(card), "tensors": tensors}), format="q4_k")
-    part = next(p for p in made.parts if p.role == "o")
+    planned = plan(type(card)(**{**vars(card), "tensors": tensors}), format="q4_k")
+    part = next(p for p in planned.parts if p.role == "o")
     assert "do not divide rows of 96" in part.reason
     assert formats.get(part.format).floor_db >= formats.get("q4_k").floor_db
 
 
 def test_a_coarse_format_keeps_the_head_finer():
-    made = plan(gemma_2b(), format="q4_0")
-    assert [p.format for p in made.parts if p.role == "embed"] == ["q6_k"]
+    planned = plan(gemma_2b(), format="q4_0")
+    assert [p.format for p in planned.parts if p.role == "embed"] == ["q6_k"]
 
 
 def test_bad_questions():
@@ -272,8 +272,8 @@ def test_bad_questions():
 
 
 def test_a_plan_prints_and_parses():
-    made = plan(gemma_2b())
-    assert Plan.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made
+    planned = plan(gemma_2b())
+    assert Plan.from_json(json.loads(json.dumps(planned.to_json(), allow_nan=False))) == planned
 
 
 def test_budgets():
@@ -320,30 +320,30 @@ def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit_and_the_plan_says_what_th
 def test_finer_weights_with_a_cache_in_q8_0_are_better_than_coarse_ones_with_16_bits():
     """Of a folder the least error is chosen, whether weights or the cache bring it."""
     use = plan(gemma_2b(), format="q6_k").placements[0].memory
-    made = plan(gemma_2b(), memory=use.most - 2**20, context=4096)
-    assert (made.format, made.cache_dtype) == ("q6_k", "q8_0")
+    planned = plan(gemma_2b(), memory=use.most - 2**20, context=4096)
+    assert (planned.format, planned.cache_dtype) == ("q6_k", "q8_0")
 
 
 @pytest.mark.parametrize(
-    ("card", "device", "asked", "reason"),
+    ("card", "device", "options", "reason"),
     [
         (gemma_2b("q4_0", "gguf"), p2200(), {}, "torch.decode, which has no kernel"),
         (gemma_2b(), cpu(), {"format": "bf16"}, "stored as floats"),
         (gemma_2b("q4_0", "gguf"), cpu(vnni=Level.ABSENT), {}, "no isa.kernels"),
     ],
 )
-def test_a_cache_that_cannot_be_is_refused_with_the_reason(card, device, asked, reason):
+def test_a_cache_that_cannot_be_is_refused_with_the_reason(card, device, options, reason):
     with pytest.raises(UsageError) as caught:
-        plan(card, device, cache_type="q8_0", **asked)
+        plan(card, device, cache_type="q8_0", **options)
     assert reason in " ".join(caught.value.facts)
 
 
 @pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0", "q5_1", "q4_0"])
 def test_the_cache_that_was_asked_for_is_counted(cache_type):
-    made = plan(gemma_2b("q4_0", "gguf"), cache_type=cache_type)
+    planned = plan(gemma_2b("q4_0", "gguf"), cache_type=cache_type)
     bits = {"f32": 32, "f16": 16, "q8_0": 8.5, "q5_1": 6, "q4_0": 4.5}[cache_type]
-    assert made.placements[0].memory.kv_cache == 18 * 2 * 256 * 4096 * bits / 8
-    assert f"cache {cache_type}: as asked" in made.reasons
+    assert planned.placements[0].memory.kv_cache == 18 * 2 * 256 * 4096 * bits / 8
+    assert f"cache {cache_type}: as asked" in planned.reasons
 
 
 def test_an_unknown_type_of_cache_is_named():

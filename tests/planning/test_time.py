@@ -100,8 +100,8 @@ def test_a_head_in_place_is_never_decoded():
     """One row is multiplied with it, which ``numba.stored`` does in place; ``torch.decode`` decodes it."""
     card = gemma_2b("f16", "gguf", layers=1)
     embed, down = card.tensor("embed"), card.tensor("layers.0.down")
-    made = WeightPlanCache(Subject.of_card(card)).plan(None, cpu(), "f32", False).weights
-    head, wide = (next(w for w in made if w.tensor is tensor) for tensor in (embed, down))
+    planned = WeightPlanCache(Subject.of_card(card)).plan(None, cpu(), "f32", False).weights
+    head, wide = (next(w for w in planned if w.tensor is tensor) for tensor in (embed, down))
 
     def of(rung: str, *weights: Weight) -> int:
         return workspace(replace(weight, rung=rung, tensor=replace(weight.tensor)) for weight in weights)
@@ -113,13 +113,13 @@ def test_a_head_in_place_is_never_decoded():
 
 def test_a_copy_that_is_kept_for_the_way_back_is_not_read():
     """q5_k is packed in a layout without a way back: of a file in q8_0 it is held twice, of one in q5_k once."""
-    held, read = [], []
+    sizes, read = [], []
     for stored in ("q8_0", "q5_k"):
         plans = WeightPlanCache(Subject.of_card(gemma_2b(stored, "gguf", layers=1)))
-        made = plans.plan(formats.get("q5_k"), cpu(), "f32", True)
-        held.append(sum(weight.bytes for weight in made.weights if weight.tensor.role == "layers.0.down"))
-        read.append([group.bytes for group in made.groups if group.format == "q5_k" and not group.once])
-    assert held[0] > 1.4 * held[1]
+        weight_plan = plans.plan(formats.get("q5_k"), cpu(), "f32", True)
+        sizes.append(sum(weight.bytes for weight in weight_plan.weights if weight.tensor.role == "layers.0.down"))
+        read.append([group.bytes for group in weight_plan.groups if group.format == "q5_k" and not group.once])
+    assert sizes[0] > 1.4 * sizes[1]
     assert read[0] == pytest.approx(read[1], rel=1e-6)
 
 

@@ -80,28 +80,28 @@ class Live(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.held, self.most = {}, 0
+        self.sizes, self.most = {}, 0
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        made = function(*arguments, **(options or {}))
-        for value in made if isinstance(made, (tuple, list)) else [made]:
+        results = function(*arguments, **(options or {}))
+        for value in results if isinstance(results, (tuple, list)) else [results]:
             storage = value.untyped_storage()
-            if storage._cdata not in self.held:
-                self.held[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.held.pop, storage._cdata)
-        self.most = max(self.most, sum(self.held.values()))
-        return made
+            if storage._cdata not in self.sizes:
+                self.sizes[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.sizes.pop, storage._cdata)
+        self.most = max(self.most, sum(self.sizes.values()))
+        return results
 
 
 @pytest.mark.parametrize(
-    ("dtype", "cast", "held", "most"), [("bf16", True, False, 12), ("f16", False, False, 6), ("f16", False, True, 8)]
+    ("dtype", "cast", "loaded", "most"), [("bf16", True, False, 12), ("f16", False, False, 6), ("f16", False, True, 8)]
 )
-def test_what_the_loss_takes_of_each_token_and_word(dtype, cast, held, most):
+def test_what_the_loss_takes_of_each_token_and_word(dtype, cast, loaded, most):
     """12 bytes where it is computed in f32, as under autocast; in f16 half of that, and the logits while held."""
-    tokens, words, made = 256, 50000, torch.empty
+    tokens, words, tensor = 256, 50000, torch.empty
     kind = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
-    hidden = made(tokens, 8, dtype=kind, device="meta", requires_grad=True)
-    head, labels = made(words, 8, dtype=kind, device="meta"), made(tokens, dtype=torch.long, device="meta")
+    hidden = tensor(tokens, 8, dtype=kind, device="meta", requires_grad=True)
+    head, labels = tensor(words, 8, dtype=kind, device="meta"), tensor(tokens, dtype=torch.long, device="meta")
 
     def loss():
         logits = torch.nn.functional.linear(hidden, head)
@@ -110,7 +110,7 @@ def test_what_the_loss_takes_of_each_token_and_word(dtype, cast, held, most):
 
     with Live() as live:
         found, logits = loss()
-        if not held:
+        if not loaded:
             del logits
         found.backward()
     assert live.most == pytest.approx(most * tokens * words, rel=0.02)

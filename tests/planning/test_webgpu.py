@@ -50,9 +50,9 @@ def rungs(monkeypatch):
         monkeypatch.setattr(module, "LADDERS", known)
 
 
-def plan(card, *devices, **asked):
-    asked["memory"] = parse_memory(asked.get("memory"))
-    return solve(card, devices, Request(**asked))
+def plan(card, *devices, **options):
+    options["memory"] = parse_memory(options.get("memory"))
+    return solve(card, devices, Request(**options))
 
 
 @pytest.mark.usefixtures("rungs")
@@ -70,9 +70,9 @@ def test_the_way_to_a_card_is_taken_that_is_predicted_to_be_the_fastest(format):
 
 @pytest.mark.usefixtures("rungs")
 def test_weights_are_held_once_as_they_are_stored():
-    made = plan(gemma_2b("q4_0", "gguf"), reached(), context=512)
+    planned = plan(gemma_2b("q4_0", "gguf"), reached(), context=512)
     stored = sum(tensor.bytes for tensor in gemma_2b("q4_0", "gguf").tensors)
-    assert made.placements[0].memory.weights == pytest.approx(stored, rel=0.1)
+    assert planned.placements[0].memory.weights == pytest.approx(stored, rel=0.1)
 
 
 @pytest.mark.usefixtures("rungs")
@@ -97,8 +97,8 @@ def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit():
 @pytest.mark.usefixtures("rungs")
 def test_no_layers_are_shared_with_a_device_of_webgpu():
     card, small = gemma_2b("q8_0", "gguf"), replace(p2200(), free=2 << 30, memory=2 << 30)
-    made = plan(card, cpu(), small, reached(small), context=512, memory="cpu=2.6GB")
-    assert {place.device for place in made.placements} == {"cuda:0", "cpu"}
+    planned = plan(card, cpu(), small, reached(small), context=512, memory="cpu=2.6GB")
+    assert {placement.device for placement in planned.placements} == {"cuda:0", "cpu"}
     with pytest.raises(DoesNotFit):
         plan(card, small, reached(small), context=512)
     with pytest.raises(DoesNotFit):

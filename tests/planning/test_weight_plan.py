@@ -41,11 +41,11 @@ def test_sums_over_what_is_alike_are_those_over_every_weight(config, name):
     """Layers are alike, so a weight plan thinks about one tensor of each class."""
     outline = plain(config, "config", config, describe(meta_models.config(config), "x"))
     subject = Subject.of_component(outline.components[0], "config", "x")
-    made = WeightPlanCache(subject).plan(storage(name), catalog.device("zen 4"), "f32", True)
-    assert [weight.tensor for weight in made.weights] == list(subject.tensors)
-    assert made.bytes(0, subject.layers)[0] == sum(weight.bytes for weight in made.weights)
-    multiplied = [w for w in made.weights if w.multiplies and not is_table(w.tensor.role)]
+    planned = WeightPlanCache(subject).plan(storage(name), catalog.device("zen 4"), "f32", True)
+    assert [weight.tensor for weight in planned.weights] == list(subject.tensors)
+    assert planned.bytes(0, subject.layers)[0] == sum(weight.bytes for weight in planned.weights)
+    multiplied = [w for w in planned.weights if w.multiplies and not is_table(w.tensor.role)]
     share = {True: subject.experts_share, False: 1.0}
     counted = sum(share["experts" in w.tensor.role] * w.count for w in multiplied)
-    assert sum(g.count for g in made.groups if not (g.once and subject.tied)) == pytest.approx(counted)
-    assert len(made.kinds) < len(subject.tensors) / 3 or name == "q4_k_m"
+    assert sum(g.count for g in planned.groups if not (g.once and subject.tied)) == pytest.approx(counted)
+    assert len(planned.kinds) < len(subject.tensors) / 3 or name == "q4_k_m"
