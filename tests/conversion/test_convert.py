@@ -48,13 +48,13 @@ def test_llama_cpps_files_become_the_folders_they_were_made_of(name, tmp_path):
     own = tiny.tiny_model(shape.pop("model_type"), **shape)
     tiny.mix_signs(own)
     write(converting(open_card(FIXTURES / "gguf" / entry["files"][0]), False, None), tmp_path / "x", 1)
-    made = AutoModelForCausalLM.from_pretrained(tmp_path / "x", attn_implementation="eager").eval()
-    assert type(made) is type(own)
-    weights = made.state_dict()
+    converted = AutoModelForCausalLM.from_pretrained(tmp_path / "x", attn_implementation="eager").eval()
+    assert type(converted) is type(own)
+    weights = converted.state_dict()
     for key, value in own.state_dict().items():
         assert torch.allclose(weights[key], value, rtol=0, atol=3e-7), key
     with torch.no_grad():
-        assert torch.allclose(made(TOKENS).logits, own(TOKENS).logits, atol=2e-4)
+        assert torch.allclose(converted(TOKENS).logits, own(TOKENS).logits, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((FIXTURES / "tokenizers").glob("*.gguf"))])
@@ -66,13 +66,16 @@ def test_tokenizers_give_the_ids_of_the_folder(name, tmp_path):
     card.decoder = type("Decoder", (), {"context": 128})()
     for file, data in tokenizer_files(card).items():
         (tmp_path / file).write_bytes(data)
-    own, made = AutoTokenizer.from_pretrained(FIXTURES / "tokenizers" / name), AutoTokenizer.from_pretrained(tmp_path)
+    own, converted = (
+        AutoTokenizer.from_pretrained(FIXTURES / "tokenizers" / name),
+        AutoTokenizer.from_pretrained(tmp_path),
+    )
     # Llama 2's own class takes a leading space for the one that goes before every text, llama.cpp adds another;
     # of many spaces llama.cpp takes the longest token of Gemma first, checkpoints merge them by halves
     other = {"llama2": lambda text: text[:1].isspace(), "gemma": lambda text: " " * 32 in text}.get(name)
     strings = [text for text in texts.plain() if other is None or not other(text)]
     assert len(strings) > 400
-    assert [text for text in strings if own(text)["input_ids"] != made(text)["input_ids"]] == []
+    assert [text for text in strings if own(text)["input_ids"] != converted(text)["input_ids"]] == []
 
 
 def test_a_folder_becomes_a_file_and_a_folder_again(tmp_path):
@@ -128,9 +131,9 @@ def test_pickles_of_a_folder(tmp_path):
     torch.save({name: state[name] for name in names[9:]}, tmp_path / "a" / "pytorch_model-00002-of-00002.bin")
     assert command("convert", tmp_path / "a", tmp_path / "b", "--quiet") == 0
     assert open_card(tmp_path / "b").decoder.model_type == "qwen3"
-    made = load_file(tmp_path / "b" / "model.safetensors")
-    assert made.keys() == state.keys()
-    assert all(torch.equal(made[name], state[name]) for name in names)
+    loaded = load_file(tmp_path / "b" / "model.safetensors")
+    assert loaded.keys() == state.keys()
+    assert all(torch.equal(loaded[name], state[name]) for name in names)
     assert model is not None
 
 
@@ -154,9 +157,9 @@ def test_gemma_pytorchs_checkpoint(tmp_path):
     path = gemma_checkpoint(tmp_path / "a", model)
     shutil.copy(FIXTURES / "tokenizers" / "gemma" / "tokenizer.model", tmp_path / "a")
     assert command("convert", path, tmp_path / "b", "--quiet") == 0
-    made = AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation="eager").eval()
+    converted = AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation="eager").eval()
     with torch.no_grad():
-        assert torch.allclose(made(TOKENS).logits, model(TOKENS).logits, atol=1e-5)
+        assert torch.allclose(converted(TOKENS).logits, model(TOKENS).logits, atol=1e-5)
     assert open_card(tmp_path / "b").add_bos
 
 
@@ -164,7 +167,7 @@ def test_another_checkpoint_is_not_taken_for_the_one_before(tmp_path, monkeypatc
     """The run that was killed after reading a checkpoint left its tensors; the checkpoint is another one now."""
     from rung.conversion import convert
 
-    def killed(*given):
+    def killed(*arguments):
         raise KeyboardInterrupt
 
     target = "x.gguf"
@@ -181,8 +184,8 @@ def test_another_checkpoint_is_not_taken_for_the_one_before(tmp_path, monkeypatc
     assert command("convert", path, tmp_path / target, "--quiet") == 0
     assert not list(tmp_path.glob("x.gguf.*"))
     assert command("convert", tmp_path / target, tmp_path / "back", "--quiet") == 0
-    own, made = model.state_dict(), load_file(tmp_path / "back" / "model.safetensors")
-    assert torch.equal(made["model.embed_tokens.weight"], own["model.embed_tokens.weight"])
+    own, loaded = model.state_dict(), load_file(tmp_path / "back" / "model.safetensors")
+    assert torch.equal(loaded["model.embed_tokens.weight"], own["model.embed_tokens.weight"])
 
 
 def test_what_is_wrong_is_said_before_a_checkpoint_is_read(tmp_path, capsys):

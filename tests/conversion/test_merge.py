@@ -132,7 +132,7 @@ def test_a_format_that_is_only_read_is_refused_with_one_that_is_written(tmp_path
     rows, columns = stored.shape
     adapter = Adapter("x", "llama", "", {stored.name.removesuffix(".weight"): LowRank(*ones(rows, columns), 1.0)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rung.models.adapters.roles.read_adapter", lambda *given: adapter)
+        patch.setattr("rung.models.adapters.roles.read_adapter", lambda *arguments: adapter)
         with pytest.raises(UsageError, match=r"reads and does not write[\s\S]*--format \w+\n"):
             merging(card, ["x"], tmp_path / "out.gguf", None)
         assert merging(card, ["x"], tmp_path / "out", None).steps  # a folder holds floats
@@ -144,8 +144,8 @@ def test_a_quantized_base_goes_on_computing_as_it_did(who, tmp_path):
     adapted(plain).save_pretrained(tmp_path / "adapter")
     said = rung.QuantizationConfig("llm_int8", threshold=2.5, compute_dtype="bfloat16")
     if who == "rung":
-        made = AutoModelForCausalLM.from_pretrained(tmp_path / "base", quantization_config=said)
-        made.save_pretrained(tmp_path / "q")
+        quantized = AutoModelForCausalLM.from_pretrained(tmp_path / "base", quantization_config=said)
+        quantized.save_pretrained(tmp_path / "q")
     else:
         foreign.write(tmp_path / "q", foreign.VARIANTS["llm-int8"])
         more = {} if "default" in who else {"llm_int8_threshold": 2.5}

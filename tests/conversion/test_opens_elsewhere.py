@@ -51,11 +51,11 @@ def test_a_folder_of_rung_is_what_transformers_would_have_saved(model_type, form
 def test_a_mixture_in_a_folder(tmp_path):
     tiny.tiny_checkpoint(tmp_path / "a", "llama", "float32", hidden_size=256, intermediate_size=512, head_dim=64)
     mine = loaded(written(tmp_path / "a", "rung", "q4_k_m", tmp_path / "b"))
-    held = {name: m.stored.format.name for name, m in mine.named_modules() if hasattr(m, "stored")}
-    assert held["lm_head"] == "q6_k"
-    assert held["model.embed_tokens"] == "q4_k"
-    assert held["model.layers.1.mlp.down_proj"] == "q6_k"
-    assert held["model.layers.1.mlp.up_proj"] == "q4_k"
+    formats_of = {name: m.stored.format.name for name, m in mine.named_modules() if hasattr(m, "stored")}
+    assert formats_of["lm_head"] == "q6_k"
+    assert formats_of["model.embed_tokens"] == "q4_k"
+    assert formats_of["model.layers.1.mlp.down_proj"] == "q6_k"
+    assert formats_of["model.layers.1.mlp.up_proj"] == "q4_k"
     exact = loaded(tmp_path / "a").state_dict()
     for name, module in mine.named_modules():
         if hasattr(module, "stored"):

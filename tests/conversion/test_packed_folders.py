@@ -99,8 +99,8 @@ def test_a_text_brings_the_folder_nearer_to_its_source(home, tmp_path, capsys, k
     assert code in (0, None), said
     assert run(capsys, home / "model", tmp_path / "plain", "--as", kind, "--format", "q4_0")[0] in (0, None)
     card = open_card(home / "model")
-    held_out = Calibration(card, home / "text.txt", 1, lambda label, done, total: None).held_out
-    reference = Reference(card, held_out)
+    windows = Calibration(card, home / "text.txt", 1, lambda label, done, total: None).held_out
+    reference = Reference(card, windows)
     rounded, plain = (reference.compare(open_card(tmp_path / name)).divergence for name in ("rounded", "plain"))
     assert json.loads(out)["measured"]["divergence"] == pytest.approx(rounded, rel=1e-6)
     assert rounded < 0.9 * plain

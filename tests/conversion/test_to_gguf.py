@@ -43,9 +43,9 @@ def folder_of(entry: dict[str, Any], folder: Path) -> Any:
     model = tiny.tiny_model(shape.pop("model_type"), **shape)
     tiny.mix_signs(model)
     model.save_pretrained(folder)
-    made = fields(FIXTURES / "gguf" / entry["files"][0])
-    kind = made["tokenizer.ggml.model"][1]
-    vocabularies.write(folder, "spm" if kind == "llama" else made["tokenizer.ggml.pre"][1])
+    metadata = fields(FIXTURES / "gguf" / entry["files"][0])
+    kind = metadata["tokenizer.ggml.model"][1]
+    vocabularies.write(folder, "spm" if kind == "llama" else metadata["tokenizer.ggml.pre"][1])
     return model
 
 
@@ -74,11 +74,11 @@ def test_a_file_is_that_of_llama_cpps_converter(name, tmp_path):
     ours, theirs = tmp_path / "x.gguf", FIXTURES / "gguf" / entry["files"][0]
     a, b = fields(ours), fields(theirs)
     b.pop("tokenizer.ggml.eot_token_id", None)  # of CodeGemma's vocabulary, which the converter gives to every Gemma
-    for made in (a, b):
-        made.pop("tokenizer.ggml.pre")  # for these vocabularies the converter was told from outside
+    for metadata in (a, b):
+        metadata.pop("tokenizer.ggml.pre")  # for these vocabularies the converter was told from outside
         if name == "qwen2-f32":  # transformers' Qwen2 tokenizer adds a token of its own to the 300
             for key in ("tokens", "token_type"):
-                del made[f"tokenizer.ggml.{key}"][1][300]
+                del metadata[f"tokenizer.ggml.{key}"][1][300]
     assert {key: a.get(key) for key in b} == b
     assert a.keys() == b.keys()
     mine = {tensor.name: tensor for tensor in gguf.GGUFReader(ours).tensors}
@@ -103,13 +103,13 @@ def test_a_tokenizer_is_that_of_llama_cpps_converter(name):
     card.decoder.model_type = card.metadata["model_type"]
     ours = vocabulary.tokenizer_keys(card)
     theirs.pop("tokenizer.ggml.add_sep_token", None)  # of pairs of texts
-    wanted = {key: value for key, (_, value) in theirs.items() if key.startswith("tokenizer.")}
-    if "tokenizer.ggml.scores" in wanted:
+    expected = {key: value for key, (_, value) in theirs.items() if key.startswith("tokenizer.")}
+    if "tokenizer.ggml.scores" in expected:
         np.testing.assert_array_equal(
-            np.float32(wanted.pop("tokenizer.ggml.scores")), np.float32(ours.pop("tokenizer.ggml.scores"))
+            np.float32(expected.pop("tokenizer.ggml.scores")), np.float32(ours.pop("tokenizer.ggml.scores"))
         )
-    assert {key: ours.get(key) for key in wanted} == wanted
-    assert ours.keys() - {"tokenizer.ggml.add_eos_token"} == wanted.keys() - {"tokenizer.ggml.add_eos_token"}
+    assert {key: ours.get(key) for key in expected} == expected
+    assert ours.keys() - {"tokenizer.ggml.add_eos_token"} == expected.keys() - {"tokenizer.ggml.add_eos_token"}
 
 
 def test_file_types_are_llama_cpps():

@@ -48,11 +48,11 @@ def killed(job, target: Path, moment: int) -> int:
     writes = iter(range(10**6))
 
     def dying(whole):
-        def written(handle, data, *place):
+        def written(handle, data, *position):
             if next(writes) == moment:
-                whole(handle, bytes(data)[: len(data) // 2], *place)
+                whole(handle, bytes(data)[: len(data) // 2], *position)
                 os.kill(os.getpid(), signal.SIGKILL)
-            return whole(handle, data, *place)
+            return whole(handle, data, *position)
 
         return written
 
@@ -103,10 +103,10 @@ def test_a_disk_that_fills_up_keeps_what_is_written(source, tmp_path, monkeypatc
     monkeypatch.setattr(resumable_writer, "_BYTES_UNSAFE", 1)
     real, calls = os.pwrite, iter(range(100))
 
-    def full(handle, data, place):
+    def full(handle, data, position):
         if next(calls) > 8:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(handle, data, place)
+        return real(handle, data, position)
 
     monkeypatch.setattr(resumable_writer.os, "pwrite", full)
     with pytest.raises(DiskFull, match="The disk is full") as caught:
@@ -175,7 +175,7 @@ def test_compiled_encoders_write_the_same_files(kind, format, source, tmp_path, 
     monkeypatch.setattr(encoders, "prove", None)  # not asked for so little
     plain = write(job, tmp_path / "plain", 1)
     monkeypatch.setattr(writing, "_COMPILED", 0)
-    monkeypatch.setattr(encoders, "prove", lambda wanted, say: frozenset(wanted))
+    monkeypatch.setattr(encoders, "prove", lambda names, say: frozenset(names))
     compiled = write(job, tmp_path / "compiled", 2)
     assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
     for one, other in zip(plain, compiled, strict=True):
@@ -185,12 +185,12 @@ def test_compiled_encoders_write_the_same_files(kind, format, source, tmp_path, 
 
 
 def test_the_next_tensor_is_read_ahead(source, tmp_path, monkeypatch):
-    asked, job = [], quantizing(open_card(source), "gguf", "q8_0", {})
-    monkeypatch.setattr(Reader, "ahead", lambda reader, tensor: asked.append(tensor.name))
+    read_ahead, job = [], quantizing(open_card(source), "gguf", "q8_0", {})
+    monkeypatch.setattr(Reader, "ahead", lambda reader, tensor: read_ahead.append(tensor.name))
     write(job, tmp_path / "x.gguf", 1)
     names = [step.tensor.name for step in job.steps[1:]]
-    assert asked
-    assert asked == names[: len(asked)]  # the last ones are dropped where the work ended before them
+    assert read_ahead
+    assert read_ahead == names[: len(read_ahead)]  # the last ones are dropped where the work ended before them
 
 
 def test_orders_of_heads_undo_each_other():

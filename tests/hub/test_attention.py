@@ -19,17 +19,17 @@ class Causal(torch.nn.Module):
         self.num_key_value_groups = groups
 
 
-def inputs(tokens, held, heads, kv_heads, size, dtype, value_size=None):
-    shapes = ((heads, tokens, size), (kv_heads, held, size), (kv_heads, held, value_size or size))
+def inputs(tokens, cached, heads, kv_heads, size, dtype, value_size=None):
+    shapes = ((heads, tokens, size), (kv_heads, cached, size), (kv_heads, cached, value_size or size))
     return [torch.randn(1, *shape, generator=GENERATOR).to(dtype) for shape in shapes]
 
 
 def by_hand(query, key, value, scale):
     """Attention in float64 where a query sees all before it, the last one everything."""
-    groups, (tokens, held) = query.shape[1] // key.shape[1], (query.shape[2], key.shape[2])
+    groups, (tokens, length) = query.shape[1] // key.shape[1], (query.shape[2], key.shape[2])
     q, k, v = query[0].double(), key[0].double(), value[0].double()
     scores = q @ k.repeat_interleave(groups, 0).transpose(1, 2) * scale
-    scores += torch.full((tokens, held), -torch.inf).triu(held - tokens + 1)
+    scores += torch.full((tokens, length), -torch.inf).triu(length - tokens + 1)
     return (scores.softmax(-1) @ v.repeat_interleave(groups, 0)).transpose(0, 1)[None]
 
 
@@ -68,13 +68,13 @@ def test_what_the_ladder_does_not_take_is_torchs_and_sees_the_same(odd, monkeypa
 @pytest.mark.parametrize("name", ["position_bias", "dropout", "softcap", "s_aux", "cache"])
 def test_what_transformers_adds_to_attention_is_torchs(name, monkeypatch):
     query, key, value = inputs(1, 6, 2, 2, 16, torch.float32)
-    asked = []
-    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *args, **options: asked.append(options))
+    calls = []
+    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *args, **options: calls.append(options))
     attend(Causal(1), query, key, value, None, scaling=0.3, **{name: 0.5})
-    assert asked[0][name] == 0.5
-    assert asked[0]["scaling"] == 0.3
+    assert calls[0][name] == 0.5
+    assert calls[0]["scaling"] == 0.3
     attend(Causal(1), query, key, value, None, **{name: None})
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_what_is_not_causal_sees_everything():
@@ -86,9 +86,9 @@ def test_what_is_not_causal_sees_everything():
 
 def test_a_mask_is_obeyed():
     query, key, value = inputs(1, 6, 2, 2, 16, torch.float32)
-    seen = torch.tensor([True, False, True, True, False, True])
-    found, _ = attend(Causal(1), query, key, value, seen[None, None, None])
-    want = by_hand(query, key[:, :, seen], value[:, :, seen], 0.25)
+    visible = torch.tensor([True, False, True, True, False, True])
+    found, _ = attend(Causal(1), query, key, value, visible[None, None, None])
+    want = by_hand(query, key[:, :, visible], value[:, :, visible], 0.25)
     torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
 
 

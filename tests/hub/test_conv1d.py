@@ -32,8 +32,8 @@ def base(tmp_path_factory):
     return folder
 
 
-def apart(found, wanted):
-    return float((found - wanted).norm() / wanted.norm())
+def apart(found, expected):
+    return float((found - expected).norm() / expected.norm())
 
 
 def layers(model):

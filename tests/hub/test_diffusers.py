@@ -29,8 +29,8 @@ def result(model):
         return model.eval()(latents, encoder_hidden_states=text, timestep=torch.tensor([501, 501])).sample.float()
 
 
-def relative(made, want):
-    return float((made - want).norm() / want.norm())
+def relative(found, want):
+    return float((found - want).norm() / want.norm())
 
 
 def load(folder, **options):
@@ -80,15 +80,15 @@ def test_a_whole_pipeline(folder):
     assert isinstance(pipeline.text_encoder.encoder.block[0].layer[1].DenseReluDense.wo, QuantLinear)
     plain = diffusers.DiffusionPipeline.from_pretrained(folder)
     assert 0 < relative(result(pipeline.transformer), result(plain.transformer)) < 0.05
-    made = []
+    results = []
     for each in (pipeline, plain):
         each.set_progress_bar_config(disable=True)
         noise = torch.Generator().manual_seed(0)
-        made.append(
+        results.append(
             each("a cat", video_length=4, height=16, width=16, num_inference_steps=2, generator=noise,
                  output_type="pt", clean_caption=False).frames
         )  # fmt: skip
-    assert 0 < float((made[0] - made[1]).abs().mean()) < 0.01
+    assert 0 < float((results[0] - results[1]).abs().mean()) < 0.01
 
 
 def test_bad_configs(folder):

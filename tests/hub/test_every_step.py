@@ -59,9 +59,9 @@ def test_every_step(model_type, tmp_path):
     assert torch.equal(read(layer), want)  # evaluated or not
     assert torch.equal(layer.dequantize().weight, want)
     for training in (True, False):
-        given = torch.randn(2, layer.in_features).requires_grad_()
-        layer.train(training)(given).sum().backward()
-        torch.testing.assert_close(given.grad, want.sum(0).expand_as(given), rtol=1e-4, atol=1e-5)
+        inputs = torch.randn(2, layer.in_features).requires_grad_()
+        layer.train(training)(inputs).sum().backward()
+        torch.testing.assert_close(inputs.grad, want.sum(0).expand_as(inputs), rtol=1e-4, atol=1e-5)
 
     unchanged = adapted(model).merge_and_unload()  # an adapter without a difference
     assert same(parts(unchanged), before)
@@ -79,10 +79,10 @@ def test_every_step(model_type, tmp_path):
     assert losses[-1] < losses[0]
     assert same(parts(trained), before)
     target = layer_of(trained.base_model.model)
-    wanted = (want + target.get_delta_weight("default")).detach()
+    expected = (want + target.get_delta_weight("default")).detach()
     apart = logits_of(trained, IDS)
     trained.merge_adapter()
-    assert formats.sqnr(wanted.numpy(), read(target.base_layer).numpy()) > formats.get("nf4").floor_db - 3
+    assert formats.sqnr(expected.numpy(), read(target.base_layer).numpy()) > formats.get("nf4").floor_db - 3
     assert not torch.equal(read(target.base_layer), want)
     trained.unmerge_adapter()
     assert same(parts(trained), before)

@@ -87,10 +87,10 @@ def load(folder, **options):
     ).eval()
 
 
-def same(weights, wanted, dtype):
+def same(weights, expected, dtype):
     """Whether decoded weights are those in the dtype that their package decodes to."""
-    held = weights if isinstance(weights, torch.Tensor) else torch.stack([w.decode(torch.float32) for w in weights])
-    return torch.equal(held.to(dtype).float(), wanted)
+    decoded = weights if isinstance(weights, torch.Tensor) else torch.stack([w.decode(torch.float32) for w in weights])
+    return torch.equal(decoded.to(dtype).float(), expected)
 
 
 CASES = [
@@ -104,21 +104,21 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "held"), CASES)
-def test_they_are_held_as_they_are_stored(tmp_path, kind, name, held):
+@pytest.mark.parametrize(("kind", "name", "stored_as"), CASES)
+def test_they_are_held_as_they_are_stored(tmp_path, kind, name, stored_as):
     pytest.importorskip(VARIANTS[name].package or "torch")
     reference, dtype = write(tmp_path / "theirs", kind, VARIANTS[name])
     model, want = load(tmp_path / "theirs"), reference.model.layers[0].mlp.experts
     experts = model.model.layers[0].mlp.experts
     assert isinstance(experts, QuantExperts)
-    assert {weight.format.name for weight in [*experts.gate_up_proj, *experts.down_proj]} == {held}
+    assert {weight.format.name for weight in [*experts.gate_up_proj, *experts.down_proj]} == {stored_as}
     assert same(experts.gate_up_proj, want.gate_up_proj, dtype)
     assert same(experts.down_proj, want.down_proj, dtype)
     ours = logits_of(model, IDS)
     assert (ours - logits_of(reference, IDS)).norm() < 0.02 * ours.norm()  # rungs may quantize activations
     model.save_pretrained(tmp_path / "ours")
     names = load_file(tmp_path / "ours" / "model.safetensors")
-    assert any(part.endswith(f"experts.down_proj.3.{held.replace(':', '_')}") for part in names)
+    assert any(part.endswith(f"experts.down_proj.3.{stored_as.replace(':', '_')}") for part in names)
     assert torch.equal(logits_of(load(tmp_path / "ours"), IDS), ours)
     model.dequantize()
     assert same(model.model.layers[0].mlp.experts.gate_up_proj, want.gate_up_proj, dtype)
@@ -175,8 +175,8 @@ def test_stacked_weights_keep_every_value(name):
         second.parts["order"] = first.parts["order"]
     whole = formats.stacked([first, second])
     assert whole.shape == (2 * first.shape[0], first.shape[1])
-    wanted = torch.cat([torch.from_numpy(formats.decode(each)) for each in (first, second)])
-    assert torch.equal(torch.from_numpy(formats.decode(whole)), wanted)
+    expected = torch.cat([torch.from_numpy(formats.decode(each)) for each in (first, second)])
+    assert torch.equal(torch.from_numpy(formats.decode(whole)), expected)
 
 
 def test_what_cannot_be_stacked():

@@ -22,9 +22,9 @@ IDS = torch.tensor([[1, 17, 300, 4]])
 def model(tmp_path):
     tiny_checkpoint(tmp_path / "plain", "llama")
     config = rung.QuantizationConfig("nf4", keep={"model.layers.0.mlp": "q8_0"})
-    made = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=config).eval()
-    made.config._name_or_path = "someone/tiny"
-    return made
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=config).eval()
+    loaded.config._name_or_path = "someone/tiny"
+    return loaded
 
 
 def test_a_saved_model_has_a_page_whose_program_loads_it(tmp_path, monkeypatch, model):

@@ -19,10 +19,10 @@ IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     """A folder in nf4."""
-    place = tmp_path_factory.mktemp("stored")
-    tiny_checkpoint(place / "plain", "llama")
-    load_causal(place / "plain", quantization_config=rung.QuantizationConfig("nf4")).save_pretrained(place / "nf4")
-    return place / "nf4"
+    folder = tmp_path_factory.mktemp("stored")
+    tiny_checkpoint(folder / "plain", "llama")
+    load_causal(folder / "plain", quantization_config=rung.QuantizationConfig("nf4")).save_pretrained(folder / "nf4")
+    return folder / "nf4"
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_another_config_of_rung_is_told_that_the_stored_one_counts(stored, other
     with pytest.warns(UserWarning, match="already has a `quantization_config` attribute.* from the model will be used"):
         model = load_causal(stored, quantization_config=other)
     assert model.config.quantization_config.format == "nf4:64"
-    held = {layer.stored.format.name for layer in model.modules() if isinstance(layer, QuantLinear)}
-    assert held == {"nf4:64"}
+    names = {layer.stored.format.name for layer in model.modules() if isinstance(layer, QuantLinear)}
+    assert names == {"nf4:64"}
     assert torch.equal(logits_of(model, IDS), logits_of(load_causal(stored), IDS))
 
 

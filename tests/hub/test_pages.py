@@ -42,20 +42,20 @@ def test_pages_of_a_file_are_given_back_and_read_again(tmp_path):
 
 
 def test_files_are_given_back_but_for_what_somebody_has_changed(tmp_path):
-    files, size, held = [tmp_path / "a b.safetensors", tmp_path / "link.safetensors"], 8 << 20, []
+    files, size, tensors = [tmp_path / "a b.safetensors", tmp_path / "link.safetensors"], 8 << 20, []
     save_file({"weight": torch.arange(size // 4, dtype=torch.int32)}, files[0])
     files[1].symlink_to(files[0])
     for file in files:
         with safe_open(file, "pt") as opened:
-            held.append(opened.get_slice("weight")[...])
-    held[1][0] = 5
-    total = [int(each.sum()) for each in held]
+            tensors.append(opened.get_slice("weight")[...])
+    tensors[1][0] = 5
+    total = [int(each.sum()) for each in tensors]
     before = resident(files[0])
     if before < 2 * size:
         pytest.skip("this safetensors does not map its files")
     give_back_files([files[1]])
     assert before - size - (64 << 10) <= resident(files[0]) <= before - size + (64 << 10)
-    assert [int(each.sum()) for each in held] == total
+    assert [int(each.sum()) for each in tensors] == total
     assert total[1] == total[0] + 5
 
 

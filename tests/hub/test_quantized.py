@@ -45,13 +45,13 @@ ONE_EACH = ["gptq-ordered", "awq", "ct-fp8", "llm-int8", *SLOW]
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_a_checkpoint_loads_computes_is_saved_and_decoded(tmp_path, installed, name):
     pytest.importorskip(VARIANTS[name].package or "torch")
-    wanted = write(tmp_path / "theirs", VARIANTS[name])
+    expected = write(tmp_path / "theirs", VARIANTS[name])
     plain = tiny_checkpoint(tmp_path / "plain", "llama", "bfloat16")
     with torch.no_grad():
-        for key, value in wanted.items():
+        for key, value in expected.items():
             plain.get_parameter(key).copy_(value)
     model = load(tmp_path / "theirs")
-    for key, value in wanted.items():
+    for key, value in expected.items():
         layer = model.get_submodule(key.removesuffix(".weight"))
         assert isinstance(layer, QuantLinear)
         assert torch.equal(layer.stored.decode(torch.float32).to(value.dtype), value)
@@ -119,10 +119,10 @@ def test_cards_without_these_formats_run_them(tmp_path, installed, card):
     for name in ("gptq-ordered", "ct-fp8-block", "nf4-nested"):
         write(tmp_path / name, VARIANTS[name])
         model = load(tmp_path / name)
-        wanted = logits(model.train())
+        expected = logits(model.train())
         with rung.simulate(card):
             got = logits(model.to("cuda"))
-        assert (got - wanted).norm() < 0.01 * wanted.norm()
+        assert (got - expected).norm() < 0.01 * expected.norm()
 
 
 def gpt_oss(folder):

@@ -284,7 +284,7 @@ def small_device(monkeypatch):
     real = binding.device_of
 
     def has(free):
-        monkeypatch.setattr(binding, "device_of", lambda place: replace(real(place), free=free))
+        monkeypatch.setattr(binding, "device_of", lambda device: replace(real(device), free=free))
 
     return has
 
@@ -293,8 +293,8 @@ def test_format_auto_is_the_plans(tmp_path):
     tiny_checkpoint(tmp_path / "plain", "llama", intermediate_size=96)
     model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig(format="auto"))
     config = model.config.quantization_config
-    wanted = rung.check(tmp_path / "plain", ["cpu"])
-    assert config.format == wanted.choices[wanted.best].format
+    expected = rung.check(tmp_path / "plain", ["cpu"])
+    assert config.format == expected.choices[expected.best].format
     model.save_pretrained(tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert again.config.quantization_config.format == config.format
@@ -309,7 +309,7 @@ def test_format_auto_with_a_device_map(tmp_path, device_map):
 
 
 @pytest.mark.parametrize(
-    ("device_map", "place"),
+    ("device_map", "device"),
     [
         ("sequential", "cuda"),
         ({"model": "cpu", "lm_head": "cuda:1"}, "cuda:1"),
@@ -317,49 +317,49 @@ def test_format_auto_with_a_device_map(tmp_path, device_map):
         (None, "cpu"),
     ],
 )
-def test_format_auto_is_planned_for_the_accelerator_of_a_device_map(device_map, place):
+def test_format_auto_is_planned_for_the_accelerator_of_a_device_map(device_map, device):
     with rung.simulate("rtx2080ti"):
-        assert quantizer._main_device(device_map) == torch.device(place)
+        assert quantizer._main_device(device_map) == torch.device(device)
 
 
 def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
     """The plan's answer is given: a tiny model has no need of it."""
     tiny_checkpoint(tmp_path / "plain", "llama", hidden_size=256, intermediate_size=96)
-    asked = quantizer.check
+    original = quantizer.check
 
     def answer(outline, devices, question):
-        found = asked(outline, devices, Question(formats=("q4_k",)))
+        found = original(outline, devices, Question(formats=("q4_k",)))
         there = tiny_model("llama", hidden_size=256, intermediate_size=96).parameters()
         assert outline.parameters == sum(parameter.numel() for parameter in there)
         return found
 
     monkeypatch.setattr(quantizer, "check", answer)
     model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig(format="auto"))
-    held = quantized(model)
-    assert held["model.layers.0.self_attn.q_proj"] == "q4_k"
-    assert held["model.layers.0.mlp.down_proj"] == formats.next_better(formats.get("q4_k"), 96).name
+    names = quantized(model)
+    assert names["model.layers.0.self_attn.q_proj"] == "q4_k"
+    assert names["model.layers.0.mlp.down_proj"] == formats.next_better(formats.get("q4_k"), 96).name
     model.save_pretrained(tmp_path / "saved")
-    assert quantized(load(tmp_path / "saved")) == held
+    assert quantized(load(tmp_path / "saved")) == names
 
 
 def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypatch):
     """A layer keeps its weight as it is stored; of a file of llama.cpp only what is packed stays, which is less."""
     tiny_checkpoint(tmp_path, "llama")
-    asked, seen = quantizer.check, []
+    original, sizes = quantizer.check, []
 
     def answer(outline, devices, question):
         only = Question(formats=("q8_0",))
-        seen.extend(
-            asked(each, devices, only).choices[0].memory.weights for each in (outline, replace(outline, kind="gguf"))
+        sizes.extend(
+            original(each, devices, only).choices[0].memory.weights for each in (outline, replace(outline, kind="gguf"))
         )
-        return asked(outline, devices, only)
+        return original(outline, devices, only)
 
     monkeypatch.setattr(quantizer, "check", answer)
     model = load(tmp_path, quantization_config=rung.QuantizationConfig(format="auto"))
     layers = [layer for layer in model.modules() if isinstance(layer, QuantLinear)]
     stored = sum(part.nbytes for layer in layers for part in layer.stored.parts().values())
     packs = binding.device_of(torch.device("cpu")).capability("isa.kernels")
-    assert seen[0] - seen[1] >= (stored if packs else 0)
+    assert sizes[0] - sizes[1] >= (stored if packs else 0)
 
 
 def test_format_auto_where_nothing_fits(tmp_path, small_device):

@@ -53,9 +53,9 @@ def built(config: dict[str, Any]) -> meta_models.Shapes:
 
     config = {key: value for key, value in config.items() if key not in ("torch_dtype", "quantization_config")}
     kind = config.pop("model_type")
-    made = transformers.CONFIG_MAPPING[kind](**config)
+    configuration = transformers.CONFIG_MAPPING[kind](**config)
     with torch.device("meta"):
-        network = transformers.AutoModelForCausalLM.from_config(made)
+        network = transformers.AutoModelForCausalLM.from_config(configuration)
     tied = set(getattr(network, "all_tied_weights_keys", None) or {})
     return {name: tuple(value.shape) for name, value in network.state_dict().items() if name not in tied}
 

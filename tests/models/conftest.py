@@ -19,13 +19,13 @@ import tiny
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
     """A function ``(model_type) -> (folder, model)``; the folder must not be changed."""
-    made = {}
+    folders = {}
 
     def make(model_type):
-        if model_type not in made:
+        if model_type not in folders:
             folder = tmp_path_factory.mktemp("checkpoints") / model_type
-            made[model_type] = folder, tiny.tiny_checkpoint(folder, model_type)
-        return made[model_type]
+            folders[model_type] = folder, tiny.tiny_checkpoint(folder, model_type)
+        return folders[model_type]
 
     return make
 

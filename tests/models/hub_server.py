@@ -92,14 +92,14 @@ class Hub:
         etag = f'"{hashlib.sha256(data if isinstance(data, bytes) else data.head).hexdigest()}"'
         headers = {"X-Repo-Commit": COMMIT, "ETag": etag, "Accept-Ranges": "bytes"}
         start, stop, status = 0, len(data), 200
-        asked = request.headers.get("Range")
-        if asked and body and self.lie != "whole":
-            first, _, last = asked.removeprefix("bytes=").partition("-")
+        byte_range = request.headers.get("Range")
+        if byte_range and body and self.lie != "whole":
+            first, _, last = byte_range.removeprefix("bytes=").partition("-")
             start, stop, status = int(first), min(int(last) + 1 if last else stop, stop), 206
             start, stop = (start + 8, stop + 8) if self.lie == "shifted" else (start, stop)
             length = len(data) + (self.lie == "longer")
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{length}"
-        if self.lie == "drip" and asked and body:
+        if self.lie == "drip" and byte_range and body:
             return self.endless(request, b"\0", headers, status)
         if self.lie == "short" and status == 206:
             stop = start + (stop - start) // 2

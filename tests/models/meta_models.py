@@ -46,8 +46,8 @@ def _transformers(found: dict[str, Any]) -> Any:
     import transformers
 
     options = {key: value for key, value in found.items() if key not in ("model_type", "torch_dtype")}
-    made = getattr(transformers, found["architectures"][0])
-    return made(made.config_class.from_dict(options))
+    architecture = getattr(transformers, found["architectures"][0])
+    return architecture(architecture.config_class.from_dict(options))
 
 
 def _diffusers(found: dict[str, Any]) -> Any:
@@ -72,6 +72,6 @@ def reference(shapes: Shapes) -> dict[str, Any]:
 
 if __name__ == "__main__":
     old = json.loads(REFERENCES.read_text()) if REFERENCES.exists() else {}
-    wanted = sys.argv[1:] or names()
-    found = {**old, **{name: reference(built(config(name))) for name in wanted}}
+    chosen = sys.argv[1:] or names()
+    found = {**old, **{name: reference(built(config(name))) for name in chosen}}
     REFERENCES.write_text(json.dumps({name: found[name] for name in sorted(found)}, indent=1) + "\n")

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))  # training/ is no part of the package
 from training.demo import answers, evaluate, frames, texts  # noqa: E402
 from training.demo.cards import Card, known_names, load_cards  # noqa: E402
 from training.demo.claims import Tables  # noqa: E402
-from training.demo.generate import COMMON, HELD, KINDS, Dialogue, conversations, expand, normal_form  # noqa: E402
+from training.demo.generate import COMMON, EVALUATION_FRAMES, KINDS, Dialogue, conversations, expand, normal_form  # noqa: E402
 from training.demo.unknown_cards import real_names, squeeze  # noqa: E402
 
 from rung.hardware import catalog  # noqa: E402
@@ -103,9 +103,9 @@ def test_every_answer_is_a_checked_claim_a_right_sum_or_a_sentence_written_by_ha
     by_name = {card.name: card for card in cards}
     written = {answer for table in (texts.CONCEPTS, texts.ERRORS, texts.TALK, texts.CHAT) for _, answer in table}
     written |= {texts.UNKNOWN_CARD, texts.WHICH_CARD, texts.UNKNOWN_WORD, texts.ONE_CARD, texts.NO_LISTS}
-    seen = set()
+    kinds = set()
     for turn in turns:
-        seen.add(turn.kind)
+        kinds.add(turn.kind)
         if "The catalogue does not say" in turn.answer:
             assert answers.SENTENCES[turn.kind](by_name[turn.subject]) == []
         elif turn.kind in answers.SENTENCES:
@@ -118,7 +118,7 @@ def test_every_answer_is_a_checked_claim_a_right_sum_or_a_sentence_written_by_ha
                 assert f" {by_name[turn.subject].memory[0]} GB. " in turn.answer
         else:
             assert turn.answer in written
-    assert seen == {*KINDS, "nameless"}
+    assert kinds == {*KINDS, "nameless"}
 
 
 def test_held_back_wordings_are_never_drawn(cards, turns):
@@ -126,7 +126,7 @@ def test_held_back_wordings_are_never_drawn(cards, turns):
     longest = sorted(names.values(), key=len, reverse=True)
     card = re.compile("|".join(re.escape(name) for name in longest))
     for turn in turns:
-        assert normal_form(card.sub("{n}", turn.question.lower(), count=1)) not in HELD
+        assert normal_form(card.sub("{n}", turn.question.lower(), count=1)) not in EVALUATION_FRAMES
 
 
 def test_the_same_seed_gives_the_same_text():
@@ -172,9 +172,9 @@ def test_the_same_seed_gives_the_same_weights(tmp_path):
 
 def test_unknown_cards_are_unknown_and_known_ones_are_not_refused(cards, turns):
     known = known_names(cards)
-    trained, held = real_names(known)
-    assert len(held) > 30
-    assert not set(trained) & set(held)
+    trained, others = real_names(known)
+    assert len(others) > 30
+    assert not set(trained) & set(others)
     for turn in turns:
         assert (turn.answer == texts.UNKNOWN_CARD) == (turn.kind == "unknown")
         if turn.kind == "unknown":
@@ -196,10 +196,10 @@ def test_the_questions_of_the_evaluation_are_about_common_cards_only(cards):
     changed = [replace(card, memory=(9,)) if card.name == "GTX 1080" else card for card in cards]
     learnt = {card.mark for card in changed}  # as if the catalogue had changed one row after the training
     common = {card.name for card in evaluate.common_cards(learnt)}
-    asked = evaluate.fact_questions(learnt)
-    assert len(asked) == 200
-    assert {question.card for question in asked} <= common < {card.name for card in cards} - {"GTX 1080"}
-    assert {question.kind for question in asked} == set(frames.HELD)
+    questions = evaluate.fact_questions(learnt)
+    assert len(questions) == 200
+    assert {question.card for question in questions} <= common < {card.name for card in cards} - {"GTX 1080"}
+    assert {question.kind for question in questions} == set(frames.EVALUATION)
 
 
 def test_the_file_knows_most_of_the_common_cards_as_they_are(learnt):
@@ -252,7 +252,7 @@ def test_case_does_not_matter(model):
     assert ask(model, evaluate.EXAMPLE.upper())["text"] == ask(model, evaluate.EXAMPLE.lower())["text"]
 
 
-@pytest.mark.parametrize(("greeting", "fitting"), (frames.PLAIN_GREETINGS | frames.HELD_GREETINGS).items())
+@pytest.mark.parametrize(("greeting", "fitting"), (frames.PLAIN_GREETINGS | frames.EVALUATION_GREETINGS).items())
 def test_a_greeting_gets_a_fitting_answer(model, greeting, fitting):
     assert ask(model, greeting)["text"].startswith(fitting)
 

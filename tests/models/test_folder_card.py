@@ -321,7 +321,7 @@ def test_a_file_of_the_folder_stands_for_it(folder):
 
 
 def test_models_of_the_hubs_cache_have_the_name_of_their_repository(folder, tmp_path):
-    place = tmp_path / "hub" / "models--google--gemma-2b" / "snapshots" / "0123abc"
-    shutil.copytree(folder, place)
-    assert open_card(place).name == "google/gemma-2b"
+    path = tmp_path / "hub" / "models--google--gemma-2b" / "snapshots" / "0123abc"
+    shutil.copytree(folder, path)
+    assert open_card(path).name == "google/gemma-2b"
     assert open_card(folder).name == "model"

@@ -150,7 +150,7 @@ def test_a_download_that_broke_goes_on_where_it_ended(server: Hub, monkeypatch: 
     heard: list[tuple[str, int, int]] = []
     found = locate("org/tiny:Q8_0", progress=lambda *what: heard.append(what))
     assert found.path.read_bytes() == data
-    ranges = [asked for command, _, asked in server.requests if command == "GET" and asked]
+    ranges = [byte_range for command, _, byte_range in server.requests if command == "GET" and byte_range]
     assert ranges
     assert 0 < int(ranges[-1].removeprefix("bytes=").split("-")[0]) <= 3_000_000
     assert heard[-1] == ("tiny-Q8_0.gguf", len(data), len(data))
@@ -171,7 +171,7 @@ def test_a_download_that_was_interrupted_goes_on_the_next_time(server: Hub, monk
     with pytest.raises(KeyboardInterrupt):
         locate("org/tiny:Q8_0", progress=interrupt)
     assert locate("org/tiny:Q8_0").path.read_bytes() == data
-    begins = [int(asked.split("=")[1].split("-")[0]) for _, _, asked in server.requests if asked]
+    begins = [int(byte_range.split("=")[1].split("-")[0]) for _, _, byte_range in server.requests if byte_range]
     assert max(begins) > len(data) // 3
 
 
@@ -196,10 +196,10 @@ def test_what_is_downloaded_is_not_fetched_again_and_serves_offline(server: Hub)
     fetched = len([1 for command, path, _ in server.requests if command == "GET" and path.endswith(".gguf")])
     assert locate("org/tiny:Q8_0") == first
     assert len([1 for command, path, _ in server.requests if command == "GET" and path.endswith(".gguf")]) == fetched
-    asked = len(server.requests)
+    before = len(server.requests)
     assert locate("org/tiny:Q8_0", offline=True).path == first.path
     assert locate("org/tiny", offline=True, memory_budget=10 * GB).path == first.path
-    assert len(server.requests) == asked
+    assert len(server.requests) == before
     with pytest.raises(ModelNotFound, match="as it was downloaded has no Q2_K"):
         locate("org/tiny:Q2_K", offline=True)
     with pytest.raises(HubError, match="is not downloaded"):

@@ -18,16 +18,16 @@ FILE = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the search for a name is told; it finds a small file and has a note."""
-    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
 
     def locate(name: str, **options: Any) -> Location:
-        told.append({"name": name, **options})
+        found.append({"name": name, **options})
         return Location(FILE, ("org/tiny: Q4_0 (1 MB)",))
 
     monkeypatch.setattr(lookup, "locate", locate)
-    return told
+    return found
 
 
 def test_demo_is_the_embedded_model_unless_a_file_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,18 +39,18 @@ def test_demo_is_the_embedded_model_unless_a_file_has_its_name(tmp_path: Path, m
 
 @pytest.mark.parametrize(("variable", "option", "offline"), [("", False, False), ("1", False, True), ("", True, True)])
 def test_the_option_and_the_variable_keep_it_offline(
-    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, variable: str, option: bool, offline: bool
+    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, variable: str, option: bool, offline: bool
 ) -> None:
     monkeypatch.setenv("RUNG_OFFLINE", variable)
     find_card("org/tiny", offline=option, revision="v1", budget=7)
-    assert [(one["offline"], one["revision"], one["memory_budget"]) for one in asked] == [(offline, "v1", 7)]
+    assert [(one["offline"], one["revision"], one["memory_budget"]) for one in calls] == [(offline, "v1", 7)]
 
 
-def test_what_was_chosen_is_said_and_the_budget_is_what_is_free(asked: list[dict[str, Any]]) -> None:
+def test_what_was_chosen_is_said_and_the_budget_is_what_is_free(calls: list[dict[str, Any]]) -> None:
     notes: list[str] = []
     assert find_card("org/tiny", on_note=notes.append).path == str(FILE)
     assert notes == ["org/tiny: Q4_0 (1 MB)"]
-    assert asked[0]["memory_budget"] > 2**28
+    assert calls[0]["memory_budget"] > 2**28
 
 
 def test_a_refusal_of_the_hub_says_that_nothing_local_has_the_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_every_argument_is_read_or_refused(name):
     for change in changes:
         config = {"_class_name": name, **SMALL[name], **change}
         try:
-            wanted = meta_models.built(config)
+            expected = meta_models.built(config)
         except Exception:  # diffusers refuses it, in many ways
             continue
         try:
@@ -79,8 +79,8 @@ def test_every_argument_is_read_or_refused(name):
             assert change, f"the plain {name} is refused"
             continue
         compared += 1
-        if found != wanted:
-            different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+        if found != expected:
+            different = sorted(key for key in {*found, *expected} if found.get(key) != expected.get(key))
             wrong.append((change, different[:2]))
     assert not wrong, "\n".join(map(str, wrong))
     assert compared >= 2

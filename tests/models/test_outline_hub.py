@@ -42,7 +42,7 @@ def repository(name: str, shards: int, *, total: int = 0) -> dict[str, bytes | S
     return files | {"model.safetensors.index.json": json.dumps(content).encode()}
 
 
-def asked(server):
+def requested(server):
     """The paths that were asked for, without what ``huggingface_hub`` asks once a process for itself."""
     return [path for _, path, _ in server.requests if "agent-harnesses" not in path]
 
@@ -56,7 +56,7 @@ def test_a_model_of_140_gb_costs_three_requests(server):
     found = open_outline("meta-llama/Llama-3.1-70B")
     assert (found.kind, found.name, found.card) == ("hub", "meta-llama/Llama-3.1-70B", None)
     assert (found.parameters, found.weight_bytes) == (70_553_706_496, 141_107_412_992)
-    assert [path.rsplit("/", 1)[-1] for path in asked(server)] == [
+    assert [path.rsplit("/", 1)[-1] for path in requested(server)] == [
         "Llama-3.1-70B",
         "config.json",
         "model.safetensors.index.json",
@@ -70,7 +70,7 @@ def test_shards_are_asked_where_the_index_says_something_else(server):
     config = meta_models.config("llama-3.1-70b")
     assert tensors_of(found) == {(t.name, t.role, t.shape, t.format, t.bytes) for t in describe(config, "x").tensors}
     assert {t.file for t in found.components[0].tensors} == set(range(30))
-    assert len(asked(server)) <= 3 + 2 * 30
+    assert len(requested(server)) <= 3 + 2 * 30
     assert server.sent < 5 * 10**6
 
 
@@ -100,7 +100,9 @@ def test_a_pipeline_of_the_hub(server):
     found = open_outline("Lightricks/LTX-Video")
     assert (found.kind, [phase.name for phase in found.phases]) == ("pipeline", ["encode", "denoise", "decode"])
     assert found.parameters == sum(describe(meta_models.config(config), "x").parameters for config in parts.values())
-    assert len(asked(server)) == 8  # the list, its index, three configurations, a header in two pieces and one in one
+    assert (
+        len(requested(server)) == 8
+    )  # the list, its index, three configurations, a header in two pieces and one in one
     assert server.sent < 10**6
 
 
@@ -262,7 +264,7 @@ def test_names_that_are_no_place(server, tmp_path):
     for name in ("nothing", "./a/b", "a/b.gguf", "x" * 5000, "a\0b", "", "~nobody-here/x"):
         with pytest.raises((ModelNotFound, BadFile)):
             open_outline(name)
-    assert not asked(server)
+    assert not requested(server)
     server.repositories["a/b"] = {"../../outside.gguf": b"GGUF", "model_index.json": b'{"..": ["a", "b"]}'}
     with pytest.raises((HubError, BadFile)):
         open_outline("a/b")

@@ -30,13 +30,13 @@ OTHER_BLOCKS = ["nf4:256:nested", "fp4:1024"]
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """A function (tied) -> a folder in bf16 whose rows every block divides; not to be changed."""
-    made = {}
+    folders = {}
 
     def of(tied):
-        if tied not in made:
-            made[tied] = tmp_path_factory.mktemp("plain") / "model"
-            tiny.tiny_checkpoint(made[tied], "llama", "bfloat16", tie_word_embeddings=tied, **WIDE)
-        return made[tied]
+        if tied not in folders:
+            folders[tied] = tmp_path_factory.mktemp("plain") / "model"
+            tiny.tiny_checkpoint(folders[tied], "llama", "bfloat16", tie_word_embeddings=tied, **WIDE)
+        return folders[tied]
 
     return of
 
@@ -62,8 +62,8 @@ def decoded(card):
 def theirs(folder):
     """The same of the layers that transformers loads; of a tied head the embedding."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    held = {name: part for name, part in model.named_modules() if isinstance(part, QuantWeight)}
-    return {name.removesuffix(".stored"): part.decode(torch.float32) for name, part in held.items()}
+    layers = {name: part for name, part in model.named_modules() if isinstance(part, QuantWeight)}
+    return {name.removesuffix(".stored"): part.decode(torch.float32) for name, part in layers.items()}
 
 
 def same(one, other):
@@ -88,10 +88,10 @@ def test_a_mixture_with_formats_of_its_own(plain, tmp_path, tied):
     folder = quantized(plain(tied), tmp_path / "made", "q4_k_m", "lm_head=nf4:64:nested", "*up_proj=int8")
     found = decoded(open_card(folder))
     same(found, theirs(folder))
-    held = {tensor.role: tensor.format for tensor in open_card(folder).tensors if tensor.source}
-    assert held["layers.0.up"] == "int8"
-    assert held["embed" if tied else "head"] == "nf4:64:nested"
-    assert {"q4_k", "q6_k"} < set(held.values())
+    names = {tensor.role: tensor.format for tensor in open_card(folder).tensors if tensor.source}
+    assert names["layers.0.up"] == "int8"
+    assert names["embed" if tied else "head"] == "nf4:64:nested"
+    assert {"q4_k", "q6_k"} < set(names.values())
 
 
 @pytest.mark.parametrize("model_type", ["gemma", "gemma3_text", "phi3", "qwen2"])
@@ -104,9 +104,9 @@ def test_what_transformers_saves(tmp_path, model_type, tied):
     model.save_pretrained(tmp_path / "saved")
     card = open_card(tmp_path / "saved")
     assert card.decoder.tied_head is tied
-    held = {tensor.name.removesuffix(".weight"): tensor.format for tensor in card.tensors if tensor.source}
-    assert held["model.embed_tokens"] == "q8_0"
-    assert not any("layers.1." in name for name in held)
+    names = {tensor.name.removesuffix(".weight"): tensor.format for tensor in card.tensors if tensor.source}
+    assert names["model.embed_tokens"] == "q8_0"
+    assert not any("layers.1." in name for name in names)
     same(decoded(card), theirs(tmp_path / "saved"))
 
 
@@ -125,8 +125,8 @@ def test_the_text_of_a_model_that_sees(tmp_path):
     model.save_pretrained(tmp_path / "saved")
     card = open_card(tmp_path / "saved")
     assert "vision" in card.skipped[0]
-    held = {tensor.role: tensor.format for tensor in card.tensors if tensor.source}
-    assert (held["layers.0.down"], held["layers.0.up"]) == ("q8_0", "nf4:64")
+    names = {tensor.role: tensor.format for tensor in card.tensors if tensor.source}
+    assert (names["layers.0.down"], names["layers.0.up"]) == ("q8_0", "nf4:64")
     want = {
         name.rpartition("layers.")[2].removesuffix(".stored"): part.decode(torch.float32)
         for name, part in model.model.language_model.named_modules()

@@ -31,11 +31,11 @@ def decoded(card):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_weights_are_what_the_package_decodes(tmp_path, name):
     pytest.importorskip(VARIANTS[name].package or "torch")
-    wanted = write(tmp_path, VARIANTS[name])
+    expected = write(tmp_path, VARIANTS[name])
     card = open_card(tmp_path)
     values, stored = decoded(card)
-    assert values.keys() == wanted.keys()
-    for key, value in wanted.items():
+    assert values.keys() == expected.keys()
+    for key, value in expected.items():
         assert torch.equal(values[key].to(value.dtype), value), key
     assert card.quantized == VARIANTS[name].config["quant_method"]
     assert ModelCard.from_json(json.loads(json.dumps(card.to_json()))) == card
@@ -74,10 +74,10 @@ def test_rung_load_computes_with_them(tmp_path, name):
     """The logits are those of a plain folder with the decoded weights."""
     from tests.fixtures import vocabularies
 
-    wanted = write(tmp_path / "stored", VARIANTS[name])
+    expected = write(tmp_path / "stored", VARIANTS[name])
     plain = tiny_checkpoint(tmp_path / "plain", "llama", "bfloat16")
     with torch.no_grad():
-        for key, value in wanted.items():
+        for key, value in expected.items():
             plain.get_parameter(key).copy_(value)
     vocabularies.write(tmp_path / "stored", "llama-bpe")
     (tmp_path / "stored" / "config.json").write_text(_with(tmp_path / "stored", vocab_size=320))

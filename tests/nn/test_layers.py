@@ -24,7 +24,7 @@ NF4, Q4_K, INT8 = (formats.get(name) for name in ("nf4", "q4_k", "int8"))
 SMALL = [format for format in FORMATS if format.block <= 512]
 
 
-def made(format, rows=48, columns=512, dtype=torch.float32, bias=True, seed=1):
+def build_pair(format, rows=48, columns=512, dtype=torch.float32, bias=True, seed=1):
     """A quantized layer and the plain one with its decoded weight."""
     encoded = weight(format, rows, columns, seed)
     extra = torch.randn(rows, generator=torch.Generator().manual_seed(seed)).to(dtype) if bias else None
@@ -60,8 +60,8 @@ def test_the_parts_are_those_of_the_encoder(format):
 @pytest.mark.parametrize("format", ["nf4", "nf4:64:nested", "q4_0", "int8", "bf16"])
 def test_16_bits_are_encoded_as_what_they_stand_for(format, dtype):
     values = some(6, 128, dtype=dtype)[:, :64]
-    made = encode(values, formats.get(format), "weight")
-    assert same(made, formats.encode(values.float().numpy(), formats.get(format)))
+    encoded = encode(values, formats.get(format), "weight")
+    assert same(encoded, formats.encode(values.float().numpy(), formats.get(format)))
     values[4, 7] = math.inf
     if format != "bf16":
         with pytest.raises(CannotEncode, match=r"Row 4.* Inf"):
@@ -71,7 +71,7 @@ def test_16_bits_are_encoded_as_what_they_stand_for(format, dtype):
 @pytest.mark.parametrize("format", SMALL, ids=lambda f: f.name)
 def test_training_computes_what_the_decoded_weight_does(format):
     """Forward, gradients to input and bias, in the modes in which activations must not be quantized."""
-    layer, plain = made(format)
+    layer, plain = build_pair(format)
     for training in (True, False):
         layer.train(training)
         x = some(2, 5, 512).requires_grad_()
@@ -88,7 +88,7 @@ def test_training_computes_what_the_decoded_weight_does(format):
 
 
 def test_training_without_gradients_quantizes_no_activations():
-    layer, plain = made(Q4_K)
+    layer, plain = build_pair(Q4_K)
     x = some(3, 512)
     with torch.no_grad():
         torch.testing.assert_close(layer.train()(x), plain(x))
@@ -97,7 +97,7 @@ def test_training_without_gradients_quantizes_no_activations():
 @pytest.mark.parametrize("rows", [1, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_inference_is_near_and_in_the_dtype_of_the_input(rows, dtype):
-    layer, plain = made(NF4, dtype=torch.float32)
+    layer, plain = build_pair(NF4, dtype=torch.float32)
     x = some(rows, 512, dtype=dtype)
     with torch.no_grad():
         y = layer.eval()(x)
@@ -107,7 +107,7 @@ def test_inference_is_near_and_in_the_dtype_of_the_input(rows, dtype):
 
 
 def test_second_gradients():
-    layer, plain = made(formats.get("q8_0"), bias=False)
+    layer, plain = build_pair(formats.get("q8_0"), bias=False)
     results = []
     for each in (layer, plain):
         x = some(4, 512).requires_grad_()
@@ -118,7 +118,7 @@ def test_second_gradients():
 
 
 def test_compute_dtype():
-    layer, plain = made(NF4)
+    layer, plain = build_pair(NF4)
     layer.compute_dtype = torch.float32
     x = some(4, 512, dtype=torch.float16).requires_grad_()
     y = layer(x)
@@ -127,7 +127,7 @@ def test_compute_dtype():
 
 
 def test_autocast():
-    layer, plain = made(NF4)
+    layer, plain = build_pair(NF4)
     with torch.autocast("cpu", torch.bfloat16):
         y, want = layer(some(4, 512)), plain(some(4, 512))
     assert y.dtype == want.dtype == torch.bfloat16
@@ -137,7 +137,7 @@ def test_autocast():
 def test_gradient_checkpointing():
     from torch.utils.checkpoint import checkpoint
 
-    layer, _ = made(NF4)
+    layer, _ = build_pair(NF4)
     gradients = []
     for use in (False, True):
         x = some(4, 512).requires_grad_()
@@ -149,7 +149,7 @@ def test_gradient_checkpointing():
 
 @pytest.mark.parametrize("name", ["nf4", "nf4:64:nested", "int8", "q4_k", "bf16"])
 def test_a_state_dictionary_goes_round(name):
-    layer, _ = made(formats.get(name))
+    layer, _ = build_pair(formats.get(name))
     with torch.no_grad():
         before = layer.eval()(some(1, 512))  # binds, and packs where there is a packing
     file = io.BytesIO()
@@ -163,15 +163,15 @@ def test_a_state_dictionary_goes_round(name):
 
 
 def test_a_state_dictionary_of_another_format_does_not_fit():
-    layer, _ = made(NF4)
-    other, _ = made(formats.get("fp4"))
+    layer, _ = build_pair(NF4)
+    other, _ = build_pair(formats.get("fp4"))
     with pytest.raises(RuntimeError, match="fp4_64"):
         layer.load_state_dict(other.state_dict())
 
 
 def test_new_values_in_the_parts_are_noticed():
-    layer, _ = made(NF4)
-    other, plain = made(NF4, seed=2)
+    layer, _ = build_pair(NF4)
+    other, plain = build_pair(NF4, seed=2)
     x = some(1, 512)
     with torch.no_grad():
         layer.eval()(x)
@@ -183,7 +183,7 @@ def test_new_values_in_the_parts_are_noticed():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 def test_copies(copied):
-    layer, _ = made(Q4_K)
+    layer, _ = build_pair(Q4_K)
     x = some(2, 512)
     with torch.no_grad():
         y = layer.eval()(x)
@@ -195,7 +195,7 @@ def test_copies(copied):
 
 
 def test_casts_leave_the_parts_alone():
-    layer, _ = made(NF4)
+    layer, _ = build_pair(NF4)
     before = layer.stored.encoded()
     before = Encoded(before.format, before.shape, {name: part.copy() for name, part in before.parts.items()})
     for cast in (lambda: layer.half(), lambda: layer.to(torch.bfloat16), lambda: layer.double(), lambda: layer.cpu()):
@@ -208,7 +208,7 @@ def test_casts_leave_the_parts_alone():
 
 def test_parts_may_be_plain_attributes():
     """As in replicas of ``nn.DataParallel`` and between the passes of FSDP1."""
-    layer, plain = made(NF4)
+    layer, plain = build_pair(NF4)
     x = some(3, 512)
     for name, part in list(layer.stored._parameters.items()):
         delattr(layer.stored, name)
@@ -219,7 +219,7 @@ def test_parts_may_be_plain_attributes():
 
 
 def test_packed_copies_live_as_long_as_their_layer():
-    layer, _ = made(NF4)
+    layer, _ = build_pair(NF4)
     with torch.no_grad():
         layer.eval()(some(1, 512))
     kept = len(binding.states)
@@ -228,14 +228,14 @@ def test_packed_copies_live_as_long_as_their_layer():
 
 
 def test_parts_that_were_cast_behind_the_back_of_the_layer_are_refused():
-    layer, _ = made(NF4)
+    layer, _ = build_pair(NF4)
     layer.stored.absmax = nn.Parameter(layer.stored.absmax.half(), requires_grad=False)
     with pytest.raises(UsageError, match=r"absmax of a weight in nf4:64 is .* in torch.float16"):
         layer(some(1, 512))
 
 
 def test_the_weight_looks_like_a_tensor():
-    layer, plain = made(NF4, dtype=torch.bfloat16)
+    layer, plain = build_pair(NF4, dtype=torch.bfloat16)
     shown, x = layer.weight, some(3, 512, dtype=torch.bfloat16)
     assert isinstance(shown, torch.Tensor)
     assert (shown.shape, shown.dtype, shown.device, shown.requires_grad) == (
@@ -255,7 +255,7 @@ def test_the_weight_looks_like_a_tensor():
 @pytest.mark.parametrize("format", [f for f in SMALL if f.encodes], ids=lambda f: f.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_setting_the_same_values_changes_no_bit_and_others_only_their_rows(format, dtype):
-    layer, _ = made(format, dtype=dtype)
+    layer, _ = build_pair(format, dtype=dtype)
     before = {name: part.clone() for name, part in layer.stored.parts().items()}
     layer.weight.data += torch.zeros(48, 512)
     assert all(torch.equal(part, before[name]) for name, part in layer.stored.parts().items())
@@ -275,13 +275,13 @@ def test_setting_the_same_values_changes_no_bit_and_others_only_their_rows(forma
 
 
 def test_in_place_functions_encode():
-    layer, plain = made(formats.get("q8_0"))
+    layer, plain = build_pair(formats.get("q8_0"))
     layer.weight.mul_(2.0)
     assert formats.sqnr((2 * plain.weight).detach().numpy(), layer.stored.decode().numpy()) > 50
 
 
 def test_new_values_for_what_rung_only_reads_are_refused():
-    layer, _ = made(formats.get("q2_k"))
+    layer, _ = build_pair(formats.get("q2_k"))
     with pytest.raises(UsageError, match="stored in q2_k, which rung reads and does not write"):
         layer.weight.data += 1
     with pytest.raises(UsageError, match=r"shape \[48, 512\]; the new values have \[2\]"):
@@ -289,7 +289,7 @@ def test_new_values_for_what_rung_only_reads_are_refused():
 
 
 def test_no_rows_and_many_dimensions():
-    layer, _ = made(NF4)
+    layer, _ = build_pair(NF4)
     with torch.no_grad():
         assert layer(some(0, 512)).shape == (0, 48)
         assert layer(some(512)).shape == (48,)
@@ -308,7 +308,7 @@ def test_rows_that_no_kernel_takes(columns):
 
 def test_a_weight_larger_than_a_slab(monkeypatch):
     monkeypatch.setattr("rung.kernels.gpu.stored.SLAB", 16 * 512 * 4)
-    layer, plain = made(NF4)
+    layer, plain = build_pair(NF4)
     x, twin = some(4, 512).requires_grad_(), some(4, 512).requires_grad_()
     layer(x).square().sum().backward()
     plain(twin).square().sum().backward()
@@ -318,14 +318,14 @@ def test_a_weight_larger_than_a_slab(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("format", [NF4, Q4_K], ids=lambda f: f.name)
 def test_decoding_to_16_bits_rounds_what_is_decoded_to_32(monkeypatch, format, dtype):
-    layer, plain = made(format)
+    layer, plain = build_pair(format)
     monkeypatch.setattr("rung.kernels.gpu.stored.SLAB", 5 * 512 * 4)  # does not divide the rows
     assert torch.equal(layer.stored.decode(dtype), plain.weight.detach().to(dtype))
 
 
 def test_outliers_are_left_out_of_the_quantized_product():
     """LLM.int8(): with a few huge columns the error falls to that of rows without them."""
-    layer, plain = made(INT8, 64, 1024, bias=False)
+    layer, plain = build_pair(INT8, 64, 1024, bias=False)
     x = some(24, 1024)
     x[:, [3, 700]] *= 100
     errors = []
@@ -347,8 +347,8 @@ def test_outliers_are_left_out_of_the_quantized_product():
 @pytest.mark.parametrize("format", [INT8, NF4])
 def test_columns_of_a_weight(format):
     stored = QuantWeight.of(weight(format, 8, 512), torch.float32)
-    wanted = torch.tensor([511, 3, 3, 70])
-    assert torch.equal(stored.columns(wanted, torch.bfloat16), stored.decode(torch.bfloat16)[:, wanted])
+    columns = torch.tensor([511, 3, 3, 70])
+    assert torch.equal(stored.columns(columns, torch.bfloat16), stored.decode(torch.bfloat16)[:, columns])
 
 
 def test_embedding():
@@ -377,7 +377,7 @@ def test_a_tied_head_shares_the_weight():
 
 
 def test_dequantized_layers_are_plain():
-    layer, plain = made(Q4_K)
+    layer, plain = build_pair(Q4_K)
     back = layer.eval().dequantize()
     assert type(back) is nn.Linear
     assert not back.training

@@ -17,7 +17,7 @@ def layer(**options):
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("arguments", "error", "said"),
     [
         ((nn.Linear(64, 4), None), UnknownFormat, "named by a string"),
         ((nn.Linear(64, 4), torch.int8), UnknownFormat, "not by torch.int8"),
@@ -26,9 +26,9 @@ def layer(**options):
         ((nn.Linear(4, 4), "q8_0"), UsageError, r"do not divide rows of 4[\s\S]*leave this layer as it is"),
     ],
 )
-def test_what_is_no_model_or_format(given, error, said):
+def test_what_is_no_model_or_format(arguments, error, said):
     with pytest.raises(error, match=said):
-        rung.quantize(*given)
+        rung.quantize(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_is_no_model_or_format(given, error, said):
     [({"threshold": "6"}, "threshold is '6'"), ({"keep": ["lm_head"]}, "keep has a format for each")],
 )
 def test_what_is_no_option(options, said):
-    for call in (layer, lambda **given: rung.QuantizationConfig("q8_0", **given)):
+    for call in (layer, lambda **keywords: rung.QuantizationConfig("q8_0", **keywords)):
         with pytest.raises(UsageError, match=said):
             call(**options)
 
@@ -49,32 +49,32 @@ def test_inputs_that_are_no_floats_are_refused_and_not_cut(dtype, options):
 
 
 def test_the_weight_cannot_become_another():
-    made = rung.quantize(nn.Sequential(nn.Embedding(9, 64), nn.Linear(64, 96)), "q8_0", embeddings="q8_0")
-    assert isinstance(made[0], QuantEmbedding)
-    assert isinstance(made[1], QuantLinear)
-    for held in made:
+    model = rung.quantize(nn.Sequential(nn.Embedding(9, 64), nn.Linear(64, 96)), "q8_0", embeddings="q8_0")
+    assert isinstance(model[0], QuantEmbedding)
+    assert isinstance(model[1], QuantLinear)
+    for quantized in model:
         with pytest.raises(UsageError, match=r"stored in q8_0[\s\S]*layer\.weight\.data = values"):
-            held.weight = nn.Parameter(torch.zeros(9, 64))
-        before = held.weight.data
-        held.weight = held.weight  # handed back, as PEFT does
-        assert torch.equal(held.weight.data, before)
+            quantized.weight = nn.Parameter(torch.zeros(9, 64))
+        before = quantized.weight.data
+        quantized.weight = quantized.weight  # handed back, as PEFT does
+        assert torch.equal(quantized.weight.data, before)
 
 
 def test_inputs_without_values():
     """As traces and estimates of memory send them through a model."""
-    made = layer(threshold=1.0).eval().to("meta")
-    assert made(torch.ones(2, 64, device="meta")).shape == (2, 96)
+    module = layer(threshold=1.0).eval().to("meta")
+    assert module(torch.ones(2, 64, device="meta")).shape == (2, 96)
     for training in (True, False):
-        made = layer().train(training)
+        module = layer().train(training)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            assert made(mode.from_tensor(torch.ones(2, 64))).shape == (2, 96)
+            assert module(mode.from_tensor(torch.ones(2, 64))).shape == (2, 96)
     model = rung.quantize(tiny_model("llama"), "q8_0", embeddings="q8_0").to("meta")
     assert model(torch.zeros(1, 4, dtype=torch.long, device="meta")).logits.shape[:2] == (1, 4)
 
 
 def test_a_trace_counts_what_a_plain_layer_does():
     plain, ids = tiny_model("llama"), torch.zeros(1, 4, dtype=torch.long)
-    wanted = rung.trace(plain, ids)
+    expected = rung.trace(plain, ids)
     found = rung.trace(rung.quantize(plain, "q8_0", embeddings="q8_0"), ids)
-    assert found.flops == wanted.flops > 0
-    assert found.weight_bytes < wanted.weight_bytes / 3
+    assert found.flops == expected.flops > 0
+    assert found.weight_bytes < expected.weight_bytes / 3

@@ -126,8 +126,8 @@ def test_the_state_is_a_quarter():
     for bits in (8, 32):
         optimizer = optim.AdamW([p], optim_bits=bits)
         optimizer.step()
-        held = optimizer.state[p]
-        sizes.append(sum(held[k].nbytes for k in held if k.startswith(("state", "absmax"))))
+        state = optimizer.state[p]
+        sizes.append(sum(state[k].nbytes for k in state if k.startswith(("state", "absmax"))))
     assert sizes[0] <= 0.27 * sizes[1]
 
 
@@ -216,7 +216,7 @@ def test_a_state_of_another_model_is_refused():
 @pytest.mark.parametrize("name", NAMES)
 def test_states_are_those_of_bitsandbytes(name):
     bnb = pytest.importorskip("bitsandbytes")
-    held = []
+    states = []
     for module in (optim, bnb.optim):
         p = nn.Parameter(torch.linspace(-1, 1, 5000))
         make = getattr(module, f"{name}8bit")
@@ -224,9 +224,9 @@ def test_states_are_those_of_bitsandbytes(name):
         for step in range(3):
             p.grad = torch.sin(torch.arange(5000.0) * (step + 1)) ** 9  # many values near zero
             optimizer.step()
-        held.append(optimizer.state[p])
-    for part in ("state1", "state2") if "state2" in held[1] and held[1]["state2"] is not None else ("state1",):
-        apart = held[0][part].view(-1) != held[1][part].view(-1)
+        states.append(optimizer.state[p])
+    for part in ("state1", "state2") if "state2" in states[1] and states[1]["state2"] is not None else ("state1",):
+        apart = states[0][part].view(-1) != states[1][part].view(-1)
         assert apart.float().mean() < 1e-3  # a value at the edge of two codes may fall either way
 
 

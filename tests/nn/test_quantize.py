@@ -34,9 +34,9 @@ def test_weights_are_those_of_the_format(name):
     assert rung.quantize(module, name) is module
     for key, encoded in want.items():
         assert isinstance(module[key], QuantLinear)
-        held = module[key].stored.encoded()
-        assert held.format == encoded.format
-        assert all(np.array_equal(held.parts[part], encoded.parts[part]) for part in encoded.parts)
+        stored = module[key].stored.encoded()
+        assert stored.format == encoded.format
+        assert all(np.array_equal(stored.parts[part], encoded.parts[part]) for part in encoded.parts)
     assert module["up"].bias is bias
     assert formats.get("nf4").name == "nf4:64"  # nf4 alone: blocks of 64, f32 scales, not nested
 

@@ -90,9 +90,9 @@ def test_inputs_by_name_and_none_at_all():
 
 
 def _copy(model):
-    made = type(model)()
-    made.load_state_dict(model.state_dict())
-    return made
+    copied = type(model)()
+    copied.load_state_dict(model.state_dict())
+    return copied
 
 
 def test_samples_that_are_no_numbers_are_refused_and_change_nothing():

@@ -31,23 +31,23 @@ def forward(layer):
         return forward_ad.unpack_dual(layer(forward_ad.make_dual(X, 2 * X))).tangent
 
 
-def held(name, seed=0, rows=48, columns=128):
+def stored_weight(name, seed=0, rows=48, columns=128):
     return QuantWeight.of(weight(formats.get(name), rows, columns, seed), torch.float32)
 
 
 def layer(name="nf4", seed=0):
-    return QuantLinear(held(name, seed), torch.linspace(0, 1, 48)).requires_grad_(False).eval()
+    return QuantLinear(stored_weight(name, seed), torch.linspace(0, 1, 48)).requires_grad_(False).eval()
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("training", [False, True])
 def test_a_transformed_layer_is_a_plain_one_with_the_decoded_weight(name, training):
-    made = layer().train(training)
-    torch.testing.assert_close(TRANSFORMS[name](made), TRANSFORMS[name](made.dequantize()))
+    module = layer().train(training)
+    torch.testing.assert_close(TRANSFORMS[name](module), TRANSFORMS[name](module.dequantize()))
 
 
 def test_gradients_of_each_row_behind_an_embedding():
-    table, head = QuantEmbedding(held("q8_0", rows=9)), layer()
+    table, head = QuantEmbedding(stored_weight("q8_0", rows=9)), layer()
     plain = [table.dequantize(), head.dequantize()]
     ids, between = torch.tensor([[1, 8], [0, 3]]), torch.eye(128)
 
@@ -60,20 +60,20 @@ def test_gradients_of_each_row_behind_an_embedding():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_a_trace_computes(training):
-    made = layer().train(training)
-    traced = torch.jit.trace(made, X)
+    module = layer().train(training)
+    traced = torch.jit.trace(module, X)
     with torch.no_grad():
         for x in (X, -X[:1]):
-            assert torch.equal(traced(x), made(x))
+            assert torch.equal(traced(x), module(x))
 
 
 def test_a_call_with_other_parts_leaves_nothing_behind():
-    made, other = layer(), layer(seed=1)
+    module, other = layer(), layer(seed=1)
     with torch.no_grad():
-        before = made(X[:1])
+        before = module(X[:1])
         for _ in range(2):
-            assert torch.equal(functional_call(made, dict(other.named_parameters()), (X[:1],)), other(X[:1]))
-            assert torch.equal(made(X[:1]), before)
+            assert torch.equal(functional_call(module, dict(other.named_parameters()), (X[:1],)), other(X[:1]))
+            assert torch.equal(module(X[:1]), before)
 
 
 def test_a_part_that_is_computed():
@@ -81,46 +81,46 @@ def test_a_part_that_is_computed():
         def forward(self, scale):
             return 2 * scale
 
-    made = layer()
-    plain = made.dequantize()
+    module = layer()
+    plain = module.dequantize()
     with torch.no_grad():
-        made(X[:1])
-        parametrize.register_parametrization(made.stored, "absmax", Twice())
-        torch.testing.assert_close(made.train()(X) - plain.bias, 2 * (plain(X) - plain.bias))
+        module(X[:1])
+        parametrize.register_parametrization(module.stored, "absmax", Twice())
+        torch.testing.assert_close(module.train()(X) - plain.bias, 2 * (plain(X) - plain.bias))
 
 
-def exchanged(made, other):
+def exchanged(module, other):
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
-        made.load_state_dict(other.state_dict())
-        made(X[:1])
-        made.double().float()
+        module.load_state_dict(other.state_dict())
+        module(X[:1])
+        module.double().float()
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
 
 
-def pointed(made, other):
-    for part, new in zip(made.parameters(), other.parameters(), strict=True):
+def pointed(module, other):
+    for part, new in zip(module.parameters(), other.parameters(), strict=True):
         part.data = new.data.clone()
 
 
 @pytest.mark.parametrize(
     "change",
-    [exchanged, pointed, lambda made, other: made.load_state_dict(other.state_dict(), assign=True)],
+    [exchanged, pointed, lambda module, other: module.load_state_dict(other.state_dict(), assign=True)],
     ids=["exchanged", "pointed elsewhere", "assigned"],
 )
 def test_parts_that_become_others_are_noticed(change):
-    made, other = layer(), layer(seed=1)
+    module, other = layer(), layer(seed=1)
     with torch.no_grad():
-        made(X[:1])
-        change(made, other)
-        assert torch.equal(made(X[:1]), other(X[:1]))
+        module(X[:1])
+        change(module, other)
+        assert torch.equal(module(X[:1]), other(X[:1]))
 
 
 def test_a_state_dictionary_is_noticed_where_tensors_count_no_changes():
     with torch.inference_mode():
-        made, other = copy.deepcopy(layer()), layer(seed=1)
-        assert made.stored.codes.is_inference()
-        made(X[:1])
-        made.load_state_dict(other.state_dict())
-        assert torch.equal(made(X[:1]), other(X[:1]))
+        module, other = copy.deepcopy(layer()), layer(seed=1)
+        assert module.stored.codes.is_inference()
+        module(X[:1])
+        module.load_state_dict(other.state_dict())
+        assert torch.equal(module(X[:1]), other(X[:1]))

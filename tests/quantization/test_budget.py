@@ -215,7 +215,7 @@ def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(model, tmp_path
         places = [cache, tmp_path]
         command = [sys.executable, "-m", "rung", "quantize", str(model / "model"), str(target), *map(str, text)]
         child = subprocess.Popen(command, env=os.environ | {"RUNG_CACHE": str(cache)})
-        while child.poll() is None and not any(list(place.glob(sign)) for place in places):
+        while child.poll() is None and not any(list(path.glob(sign)) for path in places):
             time.sleep(0.001)
         child.kill()
         child.wait()
@@ -288,8 +288,8 @@ def test_a_choice_for_a_device_is_the_fastest_there(model, tmp_path, capsys):
     ],
 )
 def test_budgets_that_make_no_sense(model, tmp_path, capsys, options, said):
-    given = [*options, "--text", model / "text.txt"]
-    code, _, error = quantize(capsys, model, tmp_path / "a.gguf", *given)
+    arguments = [*options, "--text", model / "text.txt"]
+    code, _, error = quantize(capsys, model, tmp_path / "a.gguf", *arguments)
     assert code == 2
     assert said in error
     assert not (tmp_path / "a.gguf").exists()

@@ -35,9 +35,9 @@ def test_residues_to_the_old_grid_are_uniform(name):
     gaps[gaps < 1e-3 * span[:, None]] = np.inf
     step = gaps.min(axis=1)
     residues = ((moved - grouped) / step[:, None]).reshape(-1)
-    seen = np.histogram(residues, bins=20, range=(-0.5, 0.5))[0]
+    counts = np.histogram(residues, bins=20, range=(-0.5, 0.5))[0]
     expected = residues.size / 20
-    assert ((seen - expected) ** 2 / expected).sum() < 44  # 19 degrees of freedom: once in 1,000
+    assert ((counts - expected) ** 2 / expected).sum() < 44  # 19 degrees of freedom: once in 1,000
 
 
 def test_a_wider_model_computes_nearly_the_same(monkeypatch):

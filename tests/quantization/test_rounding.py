@@ -66,12 +66,14 @@ def test_error_feedback_is_what_numpy_computes(name):
     """With one sweep of feedback in float64, descent must not be worse, and each code must be a best one."""
     w, fmt, metric = weights(5, 256, 1), formats.get(name), Metric(correlated(256, 1))
     found = formats.decode(round_weight(w, fmt, metric, 1)).astype(np.float64)
-    made = grid(fmt, w, metric.importance)
+    rounded = grid(fmt, w, metric.importance)
     factor = np.linalg.cholesky(np.linalg.inv(metric.hessian.astype(np.float64))).T
     left, reference = w.astype(np.float64), np.empty(w.shape)
-    scales, minima = (np.repeat(each, made.group, axis=1).astype(np.float64) for each in (made.scales, made.minima))
+    scales, minima = (
+        np.repeat(each, rounded.group, axis=1).astype(np.float64) for each in (rounded.scales, rounded.minima)
+    )
     for j in range(w.shape[1]):
-        values = scales[:, j, None] * made.levels - minima[:, j, None]
+        values = scales[:, j, None] * rounded.levels - minima[:, j, None]
         reference[:, j] = np.take_along_axis(values, np.abs(values - left[:, j, None]).argmin(1)[:, None], 1)[:, 0]
         error = (left[:, j] - reference[:, j]) / factor[j, j]
         left[:, j:] -= error[:, None] * factor[j, j:]

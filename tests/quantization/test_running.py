@@ -138,9 +138,9 @@ def test_what_makes_no_sense_is_refused_before_torch_is_looked_for(monkeypatch, 
 
 def test_memory_for_others_is_left_by_what_is_chosen():
     """``rung serve`` has requests beside a model, and plans with room for them once the way is chosen."""
-    asked = {"device": "cpu", "context": 256}
-    usual = choose_way_of("demo", 10, asked, nothing)[1]
-    tight = {**asked, "memory": f"{(usual.placements[0].memory.most >> 20) + 2}MB"}
+    options = {"device": "cpu", "context": 256}
+    usual = choose_way_of("demo", 10, options, nothing)[1]
+    tight = {**options, "memory": f"{(usual.placements[0].memory.most >> 20) + 2}MB"}
     assert within("demo", 10, tight, nothing).changes["cache_type"] == "q4_0"
     with pytest.raises(DoesNotFit):
         within("demo", 10, {**tight, "reserved": 64 << 20}, nothing)

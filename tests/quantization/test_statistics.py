@@ -48,15 +48,17 @@ def test_moments_are_the_mean_squares_of_what_enters_a_linear(tmp_path):
     model = tiny_checkpoint(tmp_path / "m", "llama")
     card = open_card(tmp_path / "m")
     windows = ids(3, 64, card.decoder.vocabulary)
-    seen = {}
+    inputs = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(lambda module, given, out, name=name: seen.update({name: given[0].detach()}))
+            module.register_forward_hook(
+                lambda module, arguments, out, name=name: inputs.update({name: arguments[0].detach()})
+            )
     with torch.no_grad():
         model(input_ids=windows)
     found = gather(card, windows)
     for role, name in (("q", "self_attn.q_proj"), ("o", "self_attn.o_proj"), ("down", "mlp.down_proj")):
-        x = seen[f"model.layers.1.{name}"].reshape(-1, seen[f"model.layers.1.{name}"].shape[-1])
+        x = inputs[f"model.layers.1.{name}"].reshape(-1, inputs[f"model.layers.1.{name}"].shape[-1])
         np.testing.assert_allclose(found.of(f"layers.1.{role}").moments, x.square().mean(0), rtol=0.02, atol=1e-7)
     assert set(found.roles) == {t.role for t in card.tensors if len(t.shape) > 1}
 

@@ -93,8 +93,8 @@ class Vanished:
     """What is too small to see is left out, as on the integrated GPU of Brush's reports: no error, other numbers."""
 
     def apply(self, splats: Any, pose: Any, camera: Any, screen: Any = None) -> Any:
-        seen = splats.scales.amax(1) > 0.02
-        splats = splats._replace(opacities=splats.opacities * seen)
+        visible = splats.scales.amax(1) > 0.02
+        splats = splats._replace(opacities=splats.opacities * visible)
         return LADDERS["rasterize"].rung("ref").load().apply(splats, pose, camera, screen)
 
 
@@ -110,7 +110,7 @@ class LosesGradients:
 class NoUnit:
     """Brush on a card without 16x16x16 matrix units."""
 
-    def apply(self, *given: Any) -> Any:
+    def apply(self, *arguments: Any) -> Any:
         raise RuntimeError(
             "Cmma on inputs Float(F16) and outputs Float(F32) with shape m=16, n=16, k=16 not supported."
         )

@@ -38,7 +38,7 @@ def test_a_cache_that_cannot_be_written_has_another_for_as_long_as_the_process(t
     assert not list(tmp_path.iterdir())
 
 
-class Asked:
+class Kernel:
     """A kernel by name alone."""
 
     def __init__(self, name, on_disk):
@@ -47,8 +47,8 @@ class Asked:
 
 @pytest.mark.parametrize("how", ["crashed", "timeout", "returned"])
 def test_only_what_is_missing_is_asked_for_in_one_child_and_what_it_cannot_do_is_no_error(monkeypatch, how):
-    asked = []
-    monkeypatch.setattr(worker, "run", lambda jobs, *given, **more: asked.append(jobs) or [worker.Outcome(how)] * 2)
-    precompile.compile_apart([Asked("m:a", False), Asked("m:b", True), Asked("m:c", False)])
-    precompile.compile_apart([Asked("m:b", True)])
-    assert [[job.arguments["name"] for job in jobs] for jobs in asked] == [["m:a", "m:c"]]
+    calls = []
+    monkeypatch.setattr(worker, "run", lambda jobs, *arguments, **more: calls.append(jobs) or [worker.Outcome(how)] * 2)
+    precompile.compile_apart([Kernel("m:a", False), Kernel("m:b", True), Kernel("m:c", False)])
+    precompile.compile_apart([Kernel("m:b", True)])
+    assert [[job.arguments["name"] for job in jobs] for jobs in calls] == [["m:a", "m:c"]]

@@ -33,12 +33,12 @@ def cache(tmp_path_factory):
     """Every rung here is checked once, and the one that ends its child last: a check imports torch there."""
     folder, shape = str(tmp_path_factory.mktemp("cache")), (48, 64)
     tops = [bad_rungs.ladder(name).rungs[0] for name in ("GOOD", "WRONG_ROW", "NAN", "REFUSES", "SEGFAULT")]
-    wanted = [(FEW, Case("linear", "q8_0", "f32", (1, *shape))), (ROWS, Case("embedding", "q8_0", "f32", (1, *shape)))]
-    wanted += [(top, Case("linear", "q8_0", "f32", (rows, *shape))) for top in tops for rows in (1, 256)]
+    cases = [(FEW, Case("linear", "q8_0", "f32", (1, *shape))), (ROWS, Case("embedding", "q8_0", "f32", (1, *shape)))]
+    cases += [(top, Case("linear", "q8_0", "f32", (rows, *shape))) for top in tops for rows in (1, 256)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUNG_CACHE", folder)
         patch.setattr(sys, "path", [ROOT, *sys.path])
-        self_check.prove(CPU, wanted)
+        self_check.prove(CPU, cases)
     return folder
 
 
@@ -147,10 +147,10 @@ def test_a_proof_is_kept_on_disk(monkeypatch):
     ids=["disk", "memory", "time", "crash", "wrong"],
 )
 def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch, nothing_proved, outcome, kept):
-    asked = []
+    counts = []
 
     def run(jobs, limit, **options):
-        asked.append(len(jobs))
+        counts.append(len(jobs))
         return [outcome] * len(jobs)
 
     monkeypatch.setattr("rung.run.worker.run", run)
@@ -158,7 +158,7 @@ def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch,
         linear, journal = bound("GOOD")
         assert {rung.name for rung in linear.rungs} == {"ref"}
         assert {s.step for s in journal.report(FrozenDict(), FrozenDict()).steps} == {StepClass.BROKEN}
-    assert asked == [2] * (1 if kept else 2)  # for few rows and for many, in one child
+    assert counts == [2] * (1 if kept else 2)  # for few rows and for many, in one child
 
 
 def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_proved):
@@ -168,11 +168,11 @@ def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_prov
         (replace(ROWS, op="attention", name="second"), Case("attention", "f16", "f32", (1, 64, 2, 2, 16))),
         (ROWS, Case("embedding", "q8_0", "f32", (1, 48, 64))),
     ]
-    asked = []
+    calls = []
 
     def answers(jobs):
         names = [job.arguments["rung"]["name"] for job in jobs]
-        asked.append(names)
+        calls.append(names)
         return [Outcome("returned", {"ok": name != "second", "reason": name}) for name in names]
 
     class Second:
@@ -195,8 +195,8 @@ def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_prov
         found = self_check.prove(device, cases)
         assert [bool(found[rung, self_check.class_of(case)]) for rung, case in cases] == [True, False, True]
         names = [rung.name for rung, _ in cases]
-        assert asked == ([[names[0], names[2]], [names[1]]] if several else [names])
-        asked.clear()
+        assert calls == ([[names[0], names[2]], [names[1]]] if several else [names])
+        calls.clear()
 
 
 def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
@@ -208,24 +208,24 @@ def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
         Case("linear", "q4_0", "f32", (1, 48, 64)),
         Case("linear", "q8_0", "bf16", (1, 48, 64)),
     ]
-    asked = []
+    counts = []
 
     def run(jobs, limit, **options):
-        asked.append(len(jobs))
+        counts.append(len(jobs))
         return [Outcome("returned", {"ok": True, "reason": ""})] * len(jobs)
 
     monkeypatch.setattr("rung.run.worker.run", run)
     for case in cases:
         self_check.prove(CPU, [(rung, case)])
-    assert asked == [1, 1, 1, 1]
+    assert counts == [1, 1, 1, 1]
     self_check.prove(CPU, [(rung, replace(case, shape=(case.shape[0], 96, 128))) for case in cases])
-    assert asked == [1, 1, 1, 1]
+    assert counts == [1, 1, 1, 1]
     for other in (replace(CPU, software=FrozenDict({"torch": "1"})), replace(CPU, name="another")):
         self_check.prove(other, [(rung, cases[0])])
     monkeypatch.setattr(self_check, "source_hash", lambda: "changed")
     self_check.prove(CPU, [(rung, cases[0])])
     self_check.prove(CPU, [(replace(rung, version=2), cases[0])])
-    assert asked == [1] * 8
+    assert counts == [1] * 8
 
 
 def test_no_rung_raises_with_the_trail():

@@ -17,16 +17,16 @@ Q4_K, MXFP4 = formats.get("q4_k"), formats.get("mxfp4")
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def worker_calls(monkeypatch, tmp_path):
     """An empty cache of proofs, and the jobs that children are given."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     monkeypatch.setattr(encoding, "can_compile", lambda: True)
     monkeypatch.setattr(target, "lower_levels", list)
     jobs = []
 
-    def run(given, limit, environment):
-        jobs.extend(given)
-        return [outcome for _ in given]
+    def run(received, limit, environment):
+        jobs.extend(received)
+        return [outcome for _ in received]
 
     outcome = worker.Outcome("returned", "")
 
@@ -39,8 +39,8 @@ def asked(monkeypatch, tmp_path):
     return answers
 
 
-def test_a_proof_is_kept(asked):
-    jobs, notes = asked(worker.Outcome("returned", "")), []
+def test_a_proof_is_kept(worker_calls):
+    jobs, notes = worker_calls(worker.Outcome("returned", "")), []
     assert encoders.prove([Q4_K, MXFP4, Q4_K], notes.append) == {Q4_K}
     assert encoders.prove([Q4_K], notes.append) == {Q4_K}
     assert [job.arguments["format"] for job in jobs] == ["q4_k"]
@@ -48,16 +48,16 @@ def test_a_proof_is_kept(asked):
 
 
 @pytest.mark.parametrize("how", ["crashed", "returned"])
-def test_an_encoder_that_fails_is_said_each_time_and_not_tried_again(asked, how):
-    jobs, notes = asked(worker.Outcome(how, "data of tied weights is another one", "illegal instruction")), []
+def test_an_encoder_that_fails_is_said_each_time_and_not_tried_again(worker_calls, how):
+    jobs, notes = worker_calls(worker.Outcome(how, "data of tied weights is another one", "illegal instruction")), []
     for _ in range(2):
         assert encoders.prove([Q4_K], notes.append) == frozenset()
     assert len(jobs) == 1
     assert sum(note.startswith("NumPy encodes q4_k, which takes longer: the compiled") for note in notes) == 2
 
 
-def test_a_check_that_ran_out_of_time_is_made_again(asked):
-    jobs = asked(worker.Outcome("timeout", error="no answer within 120 s"))
+def test_a_check_that_ran_out_of_time_is_made_again(worker_calls):
+    jobs = worker_calls(worker.Outcome("timeout", error="no answer within 120 s"))
     assert encoders.prove([Q4_K]) == encoders.prove([Q4_K]) == frozenset()
     assert len(jobs) == 2
 
@@ -75,8 +75,8 @@ def test_without_a_compiler_numpy_encodes(monkeypatch):
 @compiles
 def test_a_child_compiles_and_finds_all_of_them_right(monkeypatch, tmp_path):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
-    wanted = [formats.get(name) for name in (*encoding.FORMATS, "nf4:4096", "nf4:64:nested")]
-    assert encoders.prove(wanted) == frozenset(wanted)
+    all_formats = [formats.get(name) for name in (*encoding.FORMATS, "nf4:4096", "nf4:64:nested")]
+    assert encoders.prove(all_formats) == frozenset(all_formats)
 
 
 @compiles
@@ -87,10 +87,10 @@ def test_a_wrong_byte_or_sum_is_found(part, monkeypatch):
     convert, errors = encoding.convert, encoding.errors
 
     def wrong(before, *more, **options):
-        made = convert(before, *more, **options)
-        data = made.parts["data"].copy()
+        encoded = convert(before, *more, **options)
+        data = encoded.parts["data"].copy()
         data[-1, -1] ^= 1
-        return Encoded(made.format, made.shape, made.parts | {"data": data})
+        return Encoded(encoded.format, encoded.shape, encoded.parts | {"data": data})
 
     if part == "data":
         monkeypatch.setattr(encoding, "convert", wrong)

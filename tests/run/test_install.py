@@ -49,14 +49,14 @@ def venv(tmp_path, monkeypatch):
 
 
 def test_what_will_change_is_what_changes(venv, index):
-    wanted = ("torch==2.6.0+cu126", *index)
-    coming = install.changes(venv, wanted)
+    packages = ("torch==2.6.0+cu126", *index)
+    coming = install.changes(venv, packages)
     assert {(c.package, c.before, c.after) for c in coming} == {
         ("torch", "", "2.6.0+cu126"),
         ("typing_things", "", "1.0"),
     }
     assert install.state(venv).endswith("has no torch")
-    install.install(venv, wanted)
+    install.install(venv, packages)
     assert installed_in(Path(venv.folder)) == {"torch": "2.6.0+cu126", "torch_cuda": "12.6"}
     (newer,) = install.changes(venv, ("torch==2.7.1+cu126", *index))
     assert (newer.before, newer.after) == ("2.6.0+cu126", "2.7.1+cu126")

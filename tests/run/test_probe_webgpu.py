@@ -50,8 +50,8 @@ def probes(adapter, monkeypatch):
     from rung.run.probes import webgpu as found
 
     changes = {}
-    made = type(webgpu.open_adapter(adapter).request_device_sync())
-    create = made.create_shader_module
+    device_class = type(webgpu.open_adapter(adapter).request_device_sync())
+    create = device_class.create_shader_module
 
     def changed(self, *, code, **more):
         for old, new in changes.items():
@@ -59,7 +59,7 @@ def probes(adapter, monkeypatch):
             code = code.replace(old, new)
         return create(self, code=code, **more)
 
-    monkeypatch.setattr(made, "create_shader_module", changed)
+    monkeypatch.setattr(device_class, "create_shader_module", changed)
     found.start(adapter.to_json())
     found.changes = changes
     return found

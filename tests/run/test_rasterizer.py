@@ -47,9 +47,9 @@ def test_a_wrong_rung_is_left_and_reported(name, words, cache, monkeypatch):
     bad, journal = bad_rung(name), Journal()
     ladder = Ladder("rasterize", (bad, LADDERS["rasterize"].rung("ref")))
     rasterizer = Binder(CPU, journal, ladders={"rasterize": ladder}).rasterizer(**OPTIONS)
-    made = rasterizer(splats(20, 0), torch.eye(4), Camera(20, 20, 30.0, 30.0, 10.0, 10.0, 0))
+    drawn = rasterizer(splats(20, 0), torch.eye(4), Camera(20, 20, 30.0, 30.0, 10.0, 10.0, 0))
     assert rasterizer.rung.name == "ref"
-    assert float(made.alpha.max()) > 0.1
+    assert float(drawn.alpha.max()) > 0.1
     (step,) = journal.report(FrozenDict(), FrozenDict()).steps
     assert (step.rung, step.step, step.to) == (bad.name, StepClass.BROKEN, "ref")
     assert words in step.reason

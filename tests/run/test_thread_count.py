@@ -37,14 +37,14 @@ def here(monkeypatch, device):
 def jobs(monkeypatch, tmp_path):
     """The rates that a child would answer, and the jobs that it was given."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-    given, answers = [], {}
+    received, answers = [], {}
 
     def run(jobs, timeout):
-        given.extend(jobs)
+        received.extend(jobs)
         return [worker.Outcome("returned", answers) if answers else worker.Outcome("crashed", error="SIGILL")]
 
     monkeypatch.setattr(worker, "run", run)
-    return given, answers
+    return received, answers
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def jobs(monkeypatch, tmp_path):
     ],
 )
 def test_the_fewest_that_are_nearly_the_fastest_and_only_once(monkeypatch, tmp_path, jobs, rates, best):
-    given, answers = jobs
+    received, answers = jobs
     answers |= rates
     device = machine(tmp_path, ALDER_LAKE, threads_per_core=[2, 1])
     here(monkeypatch, device)
@@ -64,7 +64,7 @@ def test_the_fewest_that_are_nearly_the_fastest_and_only_once(monkeypatch, tmp_p
     for _ in range(2):
         planning.proven_devices(lambda device: None)
         assert planning.compute_threads(None) == best
-    assert [dict(job.arguments) for job in given] == [{"counts": [8, 12, 16]}]
+    assert [dict(job.arguments) for job in received] == [{"counts": [8, 12, 16]}]
     other = machine(tmp_path / "other", ALDER_LAKE[:1], threads_per_core=[2])
     assert thread_count.kept(other) is None
 

@@ -63,14 +63,14 @@ def test_tied_weights_count_once_and_views_move_nothing():
 
 
 def test_in_place_results_take_no_memory():
-    class InPlace(nn.Module):
+    class Inplace(nn.Module):
         def forward(self, x):
             y = x + 1
             for _ in range(10):
                 y.mul_(2)
             return y
 
-    assert rung.trace(InPlace(), torch.ones(100)).peak_activations == 400
+    assert rung.trace(Inplace(), torch.ones(100)).peak_activations == 400
 
 
 def test_fused_attention_holds_no_scores():

@@ -17,14 +17,14 @@ def adapted(model, seed=0, **options):
     """The model with a LoRA of random values on its linear layers."""
     torch.manual_seed(seed)
     config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | options)
-    made = get_peft_model(model, config)
+    result = get_peft_model(model, config)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in result.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, 0.1)
             elif "magnitude" in name:
                 parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.4))
-    return made.eval()
+    return result.eval()
 
 
 def logits(model):

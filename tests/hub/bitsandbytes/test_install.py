@@ -49,12 +49,12 @@ def bf16_processor(monkeypatch):
 
 def layer(nested=False):
     torch.manual_seed(0)
-    made = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compress_statistics=nested)
-    return made.to("cpu").eval()
+    linear = bnb.nn.Linear4bit(128, 64, bias=False, quant_type="nf4", compress_statistics=nested)
+    return linear.to("cpu").eval()
 
 
-def decoded(made):
-    return bnb.functional.dequantize_4bit(made.weight.data, made.weight.quant_state)
+def decoded(module):
+    return bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
 
 
 def by_rung():
@@ -119,11 +119,11 @@ def test_the_peer_repacks_and_rung_does_not(bf16_processor):
     spoilt(x)
     assert spoilt.weight.quant_state.packing_format_for_cpu
     install()
-    made = layer()
-    bits = made.weight.data.clone()
-    y = made(x)
-    assert torch.equal(made.weight.data, bits)
-    assert torch.equal(decoded(made), want)
+    linear = layer()
+    bits = linear.weight.data.clone()
+    y = linear(x)
+    assert torch.equal(linear.weight.data, bits)
+    assert torch.equal(decoded(linear), want)
     torch.testing.assert_close(y, x @ want.T, rtol=1e-5, atol=1e-5)
     # what had been repacked has its codes again; its scales were rounded to bf16 then
     assert torch.equal(spoilt.weight.data, bits)
@@ -133,13 +133,13 @@ def test_the_peer_repacks_and_rung_does_not(bf16_processor):
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_gradients_after_evaluation(bf16_processor, nested):
-    made, x = layer(nested), torch.randn(3, 128)
+    linear, x = layer(nested), torch.randn(3, 128)
     install()
-    made(x)
+    linear(x)
     for training in (True, False):
-        given = x.clone().requires_grad_()
-        made.train(training)(given).sum().backward()
-        torch.testing.assert_close(given.grad, decoded(made).sum(0).expand(3, 128), rtol=1e-4, atol=1e-4)
+        inputs = x.clone().requires_grad_()
+        linear.train(training)(inputs).sum().backward()
+        torch.testing.assert_close(inputs.grad, decoded(linear).sum(0).expand(3, 128), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -148,16 +148,16 @@ def test_an_adapter_without_a_difference_changes_nothing(kind, nested, dtype):
     """Merged by PEFT: with nested scales, or decoded to 16 bits, encoding again gives others without ``install``."""
     install()
     torch.manual_seed(0)
-    made = bnb.nn.Linear4bit(192, 256, bias=False, quant_type=kind, compress_statistics=nested)
-    made.weight.data[:2] = 0
-    model = nn.Sequential(made.to(dtype).to("cpu"))
+    linear = bnb.nn.Linear4bit(192, 256, bias=False, quant_type=kind, compress_statistics=nested)
+    linear.weight.data[:2] = 0
+    model = nn.Sequential(linear.to(dtype).to("cpu"))
     model.is_loaded_in_4bit = True
 
     def state(layer):
         codes = {"weight": layer.weight.data.clone()} if kind == "nf4" else {}  # fp4 has two zeros
         return {"values": decoded(layer), **codes, **layer.weight.quant_state.as_dict(packed=True)}
 
-    want = state(made)
+    want = state(linear)
     model = get_peft_model(model, LoraConfig(r=4, target_modules=["0"]))
     assert type(model.base_model.model[0]).__module__ == "peft.tuners.lora.bnb"
     twin = copy.deepcopy(model)
@@ -175,14 +175,14 @@ def test_an_adapter_without_a_difference_changes_nothing(kind, nested, dtype):
 @pytest.mark.parametrize("how", ["deepcopy", "state_dict"])
 def test_layers_are_copied_and_saved_as_they_were(bf16_processor, how):
     install()
-    made = layer()
-    made(torch.randn(3, 128))
+    linear = layer()
+    linear(torch.randn(3, 128))
     if how == "deepcopy":
-        other = copy.deepcopy(made)
-        assert torch.equal(other.weight.data, made.weight.data)
-        assert torch.equal(other(torch.eye(128)), made(torch.eye(128)))
+        other = copy.deepcopy(linear)
+        assert torch.equal(other.weight.data, linear.weight.data)
+        assert torch.equal(other(torch.eye(128)), linear(torch.eye(128)))
         return
-    saved = made.state_dict()
+    saved = linear.state_dict()
     uninstall()
     plain = layer().state_dict()
     assert saved.keys() == plain.keys()
@@ -223,11 +223,11 @@ def test_an_optimizer_goes_on_with_rung():
 
 def test_on_a_gpu_rung_computes_what_was_refused():
     """The library's key for tensors without data stands for a GPU's."""
-    library, asked = torch.library.Library("rung_guard_test", "DEF"), []
+    library, dtypes = torch.library.Library("rung_guard_test", "DEF"), []
     library.define("double(Tensor x) -> Tensor")
 
     def refuses(x):
-        asked.append(x.dtype)
+        dtypes.append(x.dtype)
         if x.dtype is torch.int32:
             raise ValueError("a bug")
         raise RuntimeError(GEMM_EX)
@@ -239,7 +239,7 @@ def test_on_a_gpu_rung_computes_what_was_refused():
     x = torch.ones(2, dtype=torch.float16)
     assert torch.equal(op(x), 2 * x)
     assert torch.equal(op(x), 2 * x)
-    assert asked == [torch.float16]  # remembered
+    assert dtypes == [torch.float16]  # remembered
     with pytest.raises(ValueError, match="a bug"):
         op(torch.ones(2, dtype=torch.int32))
 
@@ -293,11 +293,11 @@ def test_an_operator_that_the_card_refuses_itself(tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_the_reports_under_rung_exec(name, tmp_path):
     card, defect, words = CASES[name]
-    given = f"{defect.op} {defect.dtype} {defect.exception.__name__}: {defect.text}"
+    defect_text = f"{defect.op} {defect.dtype} {defect.exception.__name__}: {defect.text}"
     program = [sys.executable, str(PROGRAMS / f"{name}.py"), str(tmp_path / "model")]
     start = "from rung.cli.app import main; main()"
     for strict in (["--strict"], []):
-        options = ["exec", *strict, "--device", f"sim:{card}", "--defect", given]
+        options = ["exec", *strict, "--device", f"sim:{card}", "--defect", defect_text]
         done = subprocess.run([sys.executable, "-c", start, *options, "--", *program], capture_output=True, text=True)
         assert (done.returncode == 0) == (not strict), done.stderr
         assert ("Traceback (most recent call last)" in done.stderr) == bool(strict)

@@ -133,13 +133,13 @@ def test_llm_int8_leaves_outliers_out():
     x, weight = values(8, 64, dtype=torch.float16).clamp(-3, 3), values(32, 64, seed=1)
     x[:, 5] = 20
     codes, stats, columns = KERNELS["int8_vectorwise_quant"](x, 6.0)
-    held, scales, _ = KERNELS["int8_vectorwise_quant"](weight.half())
-    given = (x, codes, held, stats, scales, columns)
-    (out, apart), (other, _) = KERNELS["int8_mixed_scaled_mm"](*given), ops.int8_mixed_scaled_mm(*given)
+    quantized, scales, _ = KERNELS["int8_vectorwise_quant"](weight.half())
+    arguments = (x, codes, quantized, stats, scales, columns)
+    (out, apart), (other, _) = KERNELS["int8_mixed_scaled_mm"](*arguments), ops.int8_mixed_scaled_mm(*arguments)
     assert 5 in columns
     assert torch.equal(apart, x[:, columns])
     torch.testing.assert_close(out, other, rtol=2e-3, atol=2e-2)
-    want = x.float() @ (held * (scales / 127)[:, None]).T
+    want = x.float() @ (quantized * (scales / 127)[:, None]).T
     assert float((out - want).norm() / want.norm()) < 0.02
 
 

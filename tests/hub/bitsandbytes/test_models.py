@@ -55,9 +55,9 @@ def test_every_step(model_type, tmp_path):
     assert torch.equal(layer.weight.data, bits)
     torch.testing.assert_close(read_weight(layer), decoded(layer), rtol=1e-5, atol=1e-6)
     for training in (True, False):
-        given = torch.randn(2, layer.in_features).requires_grad_()
-        layer.train(training)(given).sum().backward()
-        torch.testing.assert_close(given.grad, decoded(layer).sum(0).expand_as(given), rtol=1e-4, atol=1e-5)
+        inputs = torch.randn(2, layer.in_features).requires_grad_()
+        layer.train(training)(inputs).sum().backward()
+        torch.testing.assert_close(inputs.grad, decoded(layer).sum(0).expand_as(inputs), rtol=1e-4, atol=1e-5)
 
     same = adapted(model).merge_and_unload()  # an adapter without a difference
     assert torch.equal(logits_of(same, IDS), first)
@@ -73,10 +73,10 @@ def test_every_step(model_type, tmp_path):
         logits_of(trained, IDS)  # evaluated in between
     assert losses[-1] < losses[0]
     target = trained.base_model.model.model.layers[0].mlp.up_proj
-    wanted = decoded(target.base_layer) + target.get_delta_weight("default")
+    expected = decoded(target.base_layer) + target.get_delta_weight("default")
     before = logits_of(trained, IDS)
     trained.merge_adapter()
-    close = float((read_weight(target.base_layer) - wanted).detach().norm() / wanted.detach().norm())
+    close = float((read_weight(target.base_layer) - expected).detach().norm() / expected.detach().norm())
     assert close < 0.12  # what encoding in nf4 costs
     trained.unmerge_adapter()
     assert float((logits_of(trained, IDS) - before).norm() / before.norm()) < 0.3

@@ -16,7 +16,7 @@ DATA = FILE.read_bytes()
 DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
-def ollama(root: Path, place: str, size: int = len(DATA)) -> Path:
+def ollama(root: Path, path: str, size: int = len(DATA)) -> Path:
     """Lay out a model as ollama does."""
     (root / "blobs").mkdir(parents=True, exist_ok=True)
     blob = root / "blobs" / f"sha256-{DIGEST}"
@@ -26,14 +26,14 @@ def ollama(root: Path, place: str, size: int = len(DATA)) -> Path:
         {"mediaType": "application/vnd.ollama.image.template", "digest": f"sha256:{'a' * 64}", "size": 5},
         {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{DIGEST}", "size": size},
     ]
-    manifest = root / "manifests" / place
+    manifest = root / "manifests" / path
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text(json.dumps({"config": {"digest": f"sha256:{'c' * 64}"}, "layers": layers}))
     return blob
 
 
 @pytest.mark.parametrize(
-    ("place", "names"),
+    ("path", "names"),
     [
         ("registry.ollama.ai/library/tiny/1b", ["tiny:1b", "Tiny:1B"]),
         ("registry.ollama.ai/library/tiny/latest", ["tiny:latest", "tiny"]),
@@ -41,8 +41,8 @@ def ollama(root: Path, place: str, size: int = len(DATA)) -> Path:
         ("hf.co/org/tiny-GGUF/Q4_0", ["hf.co/org/tiny-GGUF:Q4_0"]),
     ],
 )
-def test_ollama(tmp_path: Path, place: str, names: list[str]) -> None:
-    blob = ollama(tmp_path / "home" / ".ollama" / "models", place)
+def test_ollama(tmp_path: Path, path: str, names: list[str]) -> None:
+    blob = ollama(tmp_path / "home" / ".ollama" / "models", path)
     for name in names:
         found = elsewhere.find(name)
         assert found is not None, name
@@ -89,19 +89,19 @@ def test_a_name_that_two_files_share_is_none(tmp_path: Path) -> None:
 
 
 def test_the_hubs_cache_is_used_without_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "hub" / "models--org--tiny-GGUF"
+    folder = tmp_path / "hub" / "models--org--tiny-GGUF"
     for commit in ("old", "new"):
-        (place / "snapshots" / commit).mkdir(parents=True)
-        (place / "snapshots" / commit / "tiny-Q4_0.gguf").write_bytes(DATA)
-    (place / "snapshots" / "new" / "gone-Q8_0.gguf").symlink_to(tmp_path / "nowhere")
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("new")
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        (folder / "snapshots" / commit / "tiny-Q4_0.gguf").write_bytes(DATA)
+    (folder / "snapshots" / "new" / "gone-Q8_0.gguf").symlink_to(tmp_path / "nowhere")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("new")
     assert [one.name for one in elsewhere.models()] == ["org/tiny-GGUF:Q4_0"]
 
-    def refuse(*given: object, **more: object) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
         raise AssertionError("the hub was asked")
 
     monkeypatch.setattr(lookup, "locate", refuse)
-    assert lookup.find_path("org/tiny-GGUF:q4_0") == place / "snapshots" / "new" / "tiny-Q4_0.gguf"
+    assert lookup.find_path("org/tiny-GGUF:q4_0") == folder / "snapshots" / "new" / "tiny-Q4_0.gguf"
     with pytest.raises(AssertionError, match="the hub was asked"):
         lookup.find_path("org/tiny-GGUF:q4_0", revision="old")

@@ -28,13 +28,13 @@ def test_one_quantization_comes_and_goes_by_its_name(repository, store: Path) ->
     path = pull("org/tiny:q4_0")
     assert path.read_bytes() == DATA
     assert store in path.parents
-    made = folder.find("org/tiny:Q4_0")
-    assert made is not None
-    assert (made.format, made.files[0].sha256) == ("q4_0", hashlib.sha256(DATA).hexdigest())
+    manifest = folder.find("org/tiny:Q4_0")
+    assert manifest is not None
+    assert (manifest.format, manifest.files[0].sha256) == ("q4_0", hashlib.sha256(DATA).hexdigest())
     repository.requests.clear()
     assert pull("org/tiny:Q4_0") == lookup.find_path("org/tiny:Q4_0") == path
     assert not repository.requests
-    assert folder.remove(made)
+    assert folder.remove(manifest)
     assert not list((store / "parts").iterdir())
 
 
@@ -43,9 +43,9 @@ def test_a_broken_download_goes_on(repository, store: Path) -> None:
     part.parent.mkdir(parents=True)
     part.write_bytes(DATA[:100_000])
     assert pull("org/tiny:Q4_0").read_bytes() == DATA
-    asked = [r for method, path, r in repository.requests if method == "GET" and path.endswith(".gguf")]
-    assert asked
-    assert all(one is not None and one.startswith("bytes=100000-") for one in asked)
+    ranges = [r for method, path, r in repository.requests if method == "GET" and path.endswith(".gguf")]
+    assert ranges
+    assert all(one is not None and one.startswith("bytes=100000-") for one in ranges)
 
 
 def test_what_differs_from_the_hubs_hash_is_thrown_away(repository, store: Path) -> None:
@@ -72,9 +72,9 @@ def test_a_starter_comes_from_the_hub_where_no_index_is(repository, index: Index
     index.server.shutdown()
     index.server.server_close()
     notes: list[str] = []
-    made = pull_starter(starter, on_note=notes.append)
-    assert made.path.read_bytes() == DATA
-    assert "org/tiny" in made.source
+    manifest = pull_starter(starter, on_note=notes.append)
+    assert manifest.path.read_bytes() == DATA
+    assert "org/tiny" in manifest.source
     assert "The model hub is asked" in notes[0]
 
 

@@ -22,11 +22,11 @@ from rung.models.store.pull import pull_starter
 
 def keep(name: str, digest: str = "a" * 64) -> Manifest:
     """Put the tiny model into the store under a name."""
-    made = Manifest(name, name, "MIT", "q4_0", "a test", (StoredFile("tiny.gguf", FILE.stat().st_size, digest),))
-    made.folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(FILE, made.path)
-    folder.write_manifest(made)
-    return made
+    manifest = Manifest(name, name, "MIT", "q4_0", "a test", (StoredFile("tiny.gguf", FILE.stat().st_size, digest),))
+    manifest.folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(FILE, manifest.path)
+    folder.write_manifest(manifest)
+    return manifest
 
 
 def test_a_file_of_a_starters_name_wins_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +49,8 @@ def test_a_starter_wins_over_the_catalog_and_over_other_programs(tmp_path: Path)
         lookup.find_path("SmolLM2")
     assert caught.value.ways_out[0] == "rung pull smollm2"
     assert lookup.find_outline("smollm2").parameters == 134_515_008
-    made = keep("smollm2")
-    assert lookup.find_path("SmolLM2") == made.path
+    manifest = keep("smollm2")
+    assert lookup.find_path("SmolLM2") == manifest.path
 
 
 def test_a_starter_is_planned_before_it_is_here() -> None:
@@ -68,25 +68,25 @@ def test_a_model_of_the_catalog_that_is_a_starter_names_it() -> None:
 
 
 def test_the_store_has_models_of_the_hub_by_their_names() -> None:
-    made = keep("org/tiny-GGUF:Q4_0")
+    manifest = keep("org/tiny-GGUF:Q4_0")
     for name in ("org/tiny-GGUF:Q4_0", "ORG/tiny-gguf:q4_0", "org/tiny-GGUF"):
-        assert lookup.find_path(name) == made.path
+        assert lookup.find_path(name) == manifest.path
     keep("org/tiny-GGUF:Q8_0", "b" * 64)
     assert lookup.find_here("org/tiny-GGUF") is None, "two quantizations: the hub says which is meant"
 
 
 def test_a_file_removed_by_hand_is_said() -> None:
-    made = keep("smollm2")
-    made.path.unlink()
+    manifest = keep("smollm2")
+    manifest.path.unlink()
     notes: list[str] = []
     with pytest.raises(NotPulled):
         lookup.find_path("smollm2", on_note=notes.append)
     assert "is gone" in notes[0]
-    assert str(made.folder) in notes[0]
+    assert str(manifest.folder) in notes[0]
 
 
 def test_a_model_that_runs_elsewhere_is_not_removed() -> None:
-    made = keep("tiny")
+    manifest = keep("tiny")
     program = (
         "import sys\n"
         "from rung.models.lookup import find_path\n"
@@ -99,13 +99,13 @@ def test_a_model_that_runs_elsewhere_is_not_removed() -> None:
     assert user.stdin
     user.stdout.readline()
     with pytest.raises(ModelInUse, match="tiny is in use") as caught:
-        folder.remove(made)
+        folder.remove(manifest)
     assert str(user.pid) in caught.value.facts[0]
-    assert made.is_whole
+    assert manifest.is_whole
     user.stdin.close()
     user.wait()
-    assert folder.remove(made)
-    assert not made.folder.exists()
+    assert folder.remove(manifest)
+    assert not manifest.folder.exists()
     assert folder.find("tiny") is None
 
 
@@ -119,18 +119,18 @@ def test_files_that_another_name_has_stay() -> None:
 
 def test_a_store_that_cannot_be_written_still_runs_and_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write anywhere, so the system's refusal is made here."""
-    made = keep("tiny")
+    manifest = keep("tiny")
 
-    def refuse(*given: object, **more: object) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     for name in ("unlink", "write_text", "mkdir"):
         monkeypatch.setattr(Path, name, refuse)
     monkeypatch.setattr("os.utime", refuse)
-    assert lookup.find_path("tiny") == made.path
+    assert lookup.find_path("tiny") == manifest.path
     assert [one.name for one in folder.manifests()[0]] == ["tiny"]
     with pytest.raises(RungError, match="cannot be written") as caught:
-        folder.remove(made)
+        folder.remove(manifest)
     assert "RUNG_MODELS" in str(caught.value)
 
 
@@ -149,8 +149,8 @@ def test_a_broken_manifest_is_named_and_hides_no_other(store: Path, text: str) -
 
 @pytest.mark.parametrize("file", ["../../outside.gguf", "/etc/passwd", "", ".."])
 def test_a_manifest_cannot_point_out_of_its_folder(file: str) -> None:
-    made = keep("tiny")
-    folder.write_manifest(Manifest("tiny", "", "", "", "", (StoredFile(file, 1, made.files[0].sha256),)))
+    manifest = keep("tiny")
+    folder.write_manifest(Manifest("tiny", "", "", "", "", (StoredFile(file, 1, manifest.files[0].sha256),)))
     with pytest.raises(BadFile):
         folder.find("tiny")
 
@@ -159,8 +159,8 @@ def test_a_manifest_cannot_point_out_of_its_folder(file: str) -> None:
 def test_no_name_leaves_the_folder_of_names(store: Path, name: str) -> None:
     assert folder.find(name) is None
     if len(name) < 100:
-        made = keep(name)
-        assert folder.find(name.upper()) == made
+        manifest = keep(name)
+        assert folder.find(name.upper()) == manifest
         assert [path.parent for path in store.rglob("*.json")] == [store / "names"]
 
 
@@ -172,5 +172,5 @@ def test_starters_have_cards_of_their_files_sizes() -> None:
 
 
 def test_pulling_marks_nothing_as_used(index: Index) -> None:
-    made = pull_starter(starter_of(index))
-    assert folder.remove(made)
+    manifest = pull_starter(starter_of(index))
+    assert folder.remove(manifest)

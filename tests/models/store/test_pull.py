@@ -136,7 +136,7 @@ def test_an_interrupt_leaves_a_part_that_the_next_pull_goes_on_from(index: Index
     index.hang = False
     index.requests.clear()
     assert pull_starter(starter).path.read_bytes() == FILE.read_bytes()
-    assert [asked for path, asked in index.requests if "files" in path] == [f"bytes={here}-"]
+    assert [byte_range for path, byte_range in index.requests if "files" in path] == [f"bytes={here}-"]
     assert not left(store)
 
 
@@ -276,7 +276,7 @@ def test_terms_are_asked_for_and_the_variable_accepts_them(
     starter = starter_of(index, terms=terms)
     shown = []
     with pytest.raises(UsageError, match="terms are accepted") as caught:
-        pull_starter(starter, accept=lambda asked: bool(shown.append(asked.notice)))
+        pull_starter(starter, accept=lambda license_terms: bool(shown.append(license_terms.notice)))
     assert shown == ["Be good."]
     assert "https://example.org/terms" in str(caught.value)
     assert not index.requests
