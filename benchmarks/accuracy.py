@@ -28,10 +28,10 @@ def main() -> None:
     for fixture in references.fixtures():
         if only and fixture.name not in only:
             continue
-        ids, wanted = fixture.reference()
+        ids, expected = fixture.reference()
         model = rung.load(str(fixture.path), device="cpu", context=fixture.context)
-        prompt = references.agreement(wanted, model.logits(ids.tolist()).numpy())
-        tokens = references.agreement(wanted, references.token_by_token(model, ids))
+        prompt = references.agreement(expected, model.logits(ids.tolist()).numpy())
+        tokens = references.agreement(expected, references.token_by_token(model, ids))
         divergence = max(prompt.divergence, tokens.divergence)
         same = min(prompt.same_choice, tokens.same_choice)
         met = divergence < fixture.bar and same >= references.SAME_CHOICE

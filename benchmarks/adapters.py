@@ -104,29 +104,29 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--loss", action="store_true", help="what merging loses in each format, too")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        adapter = Path(made) / "adapter"
-        write_adapter(given.model, adapter, given.rank)
-        if given.loss:
-            report_loss(given.model, adapter)
-        changes = read_changes([str(adapter)], open_card(given.model))
-    model = rung.load(given.model, device="cpu", context=given.prompt + STEPS, parallel=8, threads=given.threads)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        adapter = Path(temporary) / "adapter"
+        write_adapter(options.model, adapter, options.rank)
+        if options.loss:
+            report_loss(options.model, adapter)
+        changes = read_changes([str(adapter)], open_card(options.model))
+    model = rung.load(options.model, device="cpu", context=options.prompt + STEPS, parallel=8, threads=options.threads)
     backend = model.backend
     one, *others = (backend.bind_adapter(changes) for _ in range(8))
-    tensors = open_card(given.model).tensors
+    tensors = open_card(options.model).tensors
     read = sum(tensor.bytes for tensor in tensors if len(tensor.shape) > 1)
-    print(f"{Path(given.model).name}, rank {given.rank}: {one.nbytes / 1e6:.1f} MB beside {read / 1e6:.1f} MB")
-    prompt = [5 + n % 100 for n in range(given.prompt)]
-    cases = {"1 row": ([one], [5], 1), f"prompt of {given.prompt}": ([one], prompt, 1)}
+    print(f"{Path(options.model).name}, rank {options.rank}: {one.nbytes / 1e6:.1f} MB beside {read / 1e6:.1f} MB")
+    prompt = [5 + n % 100 for n in range(options.prompt)]
+    cases = {"1 row": ([one], [5], 1), f"prompt of {options.prompt}": ([one], prompt, 1)}
     for rows in (4, 8):
         cases[f"{rows} rows, one adapter"] = [one] * rows, [5], 1
         cases[f"{rows} rows, {rows} adapters"] = [one, *others][:rows], [5], rows
         cases[f"{rows} rows, half with one"] = [one] * (rows // 2) + [None] * (rows // 2), [5], 1
-    print(f"median of {given.rounds} rounds in turns, ms\n{'':<24} without    with   ratio     bar")
+    print(f"median of {options.rounds} rounds in turns, ms\n{'':<24} without    with   ratio     bar")
     for name, (adapters, ids, several) in cases.items():
         found = []
-        for _ in range(given.rounds + 1):
+        for _ in range(options.rounds + 1):
             found.append((seconds(backend, [None] * len(adapters), ids), seconds(backend, adapters, ids)))
         without, with_it = map(statistics.median, zip(*found[1:], strict=True))  # the first round builds programs
         ratio = statistics.median(mine / plain for plain, mine in found[1:])

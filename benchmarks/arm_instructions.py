@@ -81,9 +81,9 @@ def functions(core: Core, sources: Path) -> dict[str, list[tuple[int, str]]]:
     """Compile llama.cpp's kernels for a processor: addresses and instructions by function."""
     found: dict[str, list[tuple[int, str]]] = {}
     folder = sources / "ggml/src/ggml-cpu"
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as temporary:
         for source in ("quants.c", "repack.cpp"):
-            code = Path(made, source).with_suffix(".o")
+            code = Path(temporary, source).with_suffix(".o")
             include = [f"-I{path}" for path in (folder, folder.parent, folder.parents[1] / "include")]
             command = [f"{_TOOLS}gcc", *_PREDEFINED, f"-mcpu={core.gcc}", *include, "-c", "-o", str(code)]
             subprocess.run([*command, str(folder / "arch/arm" / source)], check=True, capture_output=True)

@@ -80,39 +80,39 @@ print(json.dumps([model.plan.memory, model.plan.placements[0].memory.most, peak_
 """
 
 
-def memory(path: Path, given: argparse.Namespace) -> None:
+def memory(path: Path, options: argparse.Namespace) -> None:
     """Print the memory of the most sequences at the end of their context, as it is planned and taken."""
-    count, context = max(given.sequences), given.prompt + given.tokens
-    command = [sys.executable, "-c", MEMORY, str(path), str(count), str(context), str(given.threads)]
+    count, context = max(options.sequences), options.prompt + options.tokens
+    command = [sys.executable, "-c", MEMORY, str(path), str(count), str(context), str(options.threads)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     planned, most, taken = (value / 2**20 for value in json.loads(said.splitlines()[-1]))
     words = f"{planned:.0f} MB planned (at most {most:.0f}), {taken:.0f} taken, {taken / planned - 1:+.1%}"
     print(f"{path.stem}: {count} sequences of {context} tokens: {words}")
 
 
-def ours(path: Path, given: argparse.Namespace) -> dict[int, float]:
+def ours(path: Path, options: argparse.Namespace) -> dict[int, float]:
     """Return tokens a second of rung, by the number of sequences."""
-    command = [sys.executable, "-c", PROGRAM, str(path), json.dumps(given.sequences)]
-    command += [str(given.prompt), str(given.tokens), str(given.threads)]
+    command = [sys.executable, "-c", PROGRAM, str(path), json.dumps(options.sequences)]
+    command += [str(options.prompt), str(options.tokens), str(options.threads)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {int(count): rate for count, rate in json.loads(said.splitlines()[-1]).items()}
 
 
-def theirs(path: Path, given: argparse.Namespace) -> dict[int, float]:
+def theirs(path: Path, options: argparse.Namespace) -> dict[int, float]:
     """Return the same of llama.cpp."""
-    context = max(given.sequences) * (given.prompt + given.tokens + 8)
-    command = [str(given.llama_cpp / "llama-batched-bench"), "-m", str(path), "-c", str(context), "-b", "512"]
+    context = max(options.sequences) * (options.prompt + options.tokens + 8)
+    command = [str(options.llama_cpp / "llama-batched-bench"), "-m", str(path), "-c", str(context), "-b", "512"]
     command += [
         "-npp",
-        str(given.prompt),
+        str(options.prompt),
         "-ntg",
-        str(given.tokens),
+        str(options.tokens),
         "-t",
-        str(given.threads),
+        str(options.threads),
         "--output-format",
         "jsonl",
     ]
-    command += ["-npl", ",".join(map(str, given.sequences))]
+    command += ["-npl", ",".join(map(str, options.sequences))]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     return {int(row["pl"]): float(row["speed_tg"]) for row in rows}
@@ -145,23 +145,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--memory", action="store_true")
-    given = parser.parse_args()
-    if given.memory:
-        for path in given.models:
-            memory(path, given)
+    options = parser.parse_args()
+    if options.memory:
+        for path in options.models:
+            memory(path, options)
         return
-    print(f"{given.threads} threads, {given.turns} turns, load average {os.getloadavg()[0]:.1f} at the start")
-    for path in given.models:
+    print(f"{options.threads} threads, {options.turns} turns, load average {os.getloadavg()[0]:.1f} at the start")
+    for path in options.models:
         started, both = time.monotonic(), []
-        for _ in range(given.turns):
-            measured = rates(given.threads)
-            both.append((ours(path, given), theirs(path, given) if given.llama_cpp else {}, measured))
+        for _ in range(options.turns):
+            measured = rates(options.threads)
+            both.append((ours(path, options), theirs(path, options) if options.llama_cpp else {}, measured))
         print(f"{path.stem} ({time.monotonic() - started:.0f} s)")
-        for count in given.sequences:
+        for count in options.sequences:
             mine = [turn[0][count] for turn in both]
             share = statistics.median(turn[0][count] / limit(path, count, turn[2]) for turn in both)
             line = f"  {count:3} sequences  {statistics.median(mine):8.1f} tokens/s, {share:.0%} of the limit"
-            if given.llama_cpp:
+            if options.llama_cpp:
                 peer = [turn[1][count] for turn in both]
                 ratio = statistics.median(a / b for a, b in zip(mine, peer, strict=True))
                 line += f"  llama.cpp {statistics.median(peer):8.1f}  ratio {ratio:.2f}"

@@ -110,14 +110,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--format", nargs="+", default=["bf16", "q8_0", "nf4"])
     parser.add_argument("--turns", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     speed = ("tokens/s", "transformers in bf16", "ratio", "predicted", "off")
     names = ["network", "format", *(f"{what} {name}" for what in ("decode", "prefill") for name in speed)]
     print("| " + " | ".join(names) + " |")
     print("|---" * 12 + "|")
     for kind in KINDS:
-        for format in asked.format:
-            print(compare(write(asked.folder, kind), format, asked.turns), flush=True)
+        for format in options.format:
+            print(compare(write(options.folder, kind), format, options.turns), flush=True)
 
 
 if __name__ == "__main__":

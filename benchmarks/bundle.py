@@ -162,24 +162,24 @@ def main() -> None:
     parser.add_argument("--llama-cpp", type=Path)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--sparse", type=float, help="GiB of a model of zeros")
-    given = parser.parse_args()
+    options = parser.parse_args()
     python = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain, whole = folder / "plain.pyz", folder / "whole"
-        bundle(given.model, plain)
-        bundle(given.model, whole, "--with-python")
-        starts(given.model, plain, given.llama_cpp, given.turns, folder)
+        bundle(options.model, plain)
+        bundle(options.model, whole, "--with-python")
+        starts(options.model, plain, options.llama_cpp, options.turns, folder)
         if small_system.possible():
             in_chroot(plain, folder / "with", python)
             in_chroot(whole, folder / "without", None)
-        if given.sparse:
-            sparse_model(given.model, given.sparse, folder / "sparse.gguf")
+        if options.sparse:
+            sparse_model(options.model, options.sparse, folder / "sparse.gguf")
             sparse = folder / "sparse"
             bundle(folder / "sparse.gguf", sparse, "--with-python", "--no-warm-up", "--context", "512")
             size = sparse.stat()
             print(f"sparse: {size.st_size / 2**30:.2f} GiB, {size.st_blocks * 512 / 2**20:.0f} MB on the disk")
-            starts(folder / "sparse.gguf", sparse, given.llama_cpp, given.turns, folder)
+            starts(folder / "sparse.gguf", sparse, options.llama_cpp, options.turns, folder)
             if small_system.possible():
                 forget(folder / "sparse.gguf", sparse)
                 in_chroot(sparse, folder / "without", None)

@@ -275,9 +275,9 @@ def measure_hip(library: compiler.Compiler, architectures: list[str], names: lis
 def tool_in(folder: str | None) -> str:
     """Return the path of ``cuobjdump``."""
     spec = importlib.util.find_spec("triton")
-    beside = Path(spec.origin).parent / "backends/nvidia/bin" if spec and spec.origin else None
+    bundled = Path(spec.origin).parent / "backends/nvidia/bin" if spec and spec.origin else None
     found = shutil.which("cuobjdump", path=folder) or shutil.which("cuobjdump")
-    return found or shutil.which("cuobjdump", path=str(beside)) or "cuobjdump"
+    return found or shutil.which("cuobjdump", path=str(bundled)) or "cuobjdump"
 
 
 def main() -> int:
@@ -291,19 +291,19 @@ def main() -> int:
     parser.add_argument("--architectures")
     options = parser.parse_args()
     names = options.formats.split(",") if options.formats else list(BLOCKS if options.blocks else FORMATS)
-    asked = options.architectures.split(",") if options.architectures else []
+    named = options.architectures.split(",") if options.architectures else []
     if options.hiprtc:
         amd = compiler.load(options.hiprtc, "hiprtc")
-        return int(measure_hip(amd, asked or list(HIP_ARCHITECTURES), names, options.blocks) > 0)
+        return int(measure_hip(amd, named or list(HIP_ARCHITECTURES), names, options.blocks) > 0)
     if not options.nvrtc:
         parser.error("--nvrtc or --hiprtc")
     library = compiler.load(options.nvrtc, "nvrtc")
-    wanted = [each for each in map(int, asked or LIMITS) if each in library.architectures]
+    architectures = [each for each in map(int, named or LIMITS) if each in library.architectures]
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
     tool = tool_in(options.tools)
-    misses = sum(measure(name, layout_of(name, options.blocks), library, wanted, tool) for name in names)
+    misses = sum(measure(name, layout_of(name, options.blocks), library, architectures, tool) for name in names)
     if not options.formats:
-        misses += measure_bytes(library, wanted, tool) + measure_choices(library, wanted, tool)
+        misses += measure_bytes(library, architectures, tool) + measure_choices(library, architectures, tool)
     print(f"bars missed: {misses}")
     return int(misses > 0)
 

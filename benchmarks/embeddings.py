@@ -47,31 +47,31 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=256)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--formats", default="stored,q8_0")
-    given = parser.parse_args()
-    texts = texts_of(given.texts)
-    models: dict[str, Any] = {name: rung.load(given.folder, format=name) for name in given.formats.split(",")}
+    options = parser.parse_args()
+    texts = texts_of(options.texts)
+    models: dict[str, Any] = {name: rung.load(options.folder, format=name) for name in options.formats.split(",")}
     threads = next(iter(models.values())).plan.threads
     torch.set_num_threads(threads)
-    peer = SentenceTransformer(given.folder, device="cpu")
+    peer = SentenceTransformer(options.folder, device="cpu")
     peer_name = f"sentence-transformers {__version__}, torch {torch.__version__}"
     calls: dict[str, Callable[[Sequence[str]], Any]] = {
-        peer_name: lambda given: peer.encode(given, batch_size=BATCH, show_progress_bar=False)
+        peer_name: lambda sentences: peer.encode(sentences, batch_size=BATCH, show_progress_bar=False)
     }
     calls |= {name: model.embed for name, model in models.items()}
-    print(f"{given.texts} texts, {threads} threads, {given.turns} turns, load average {os.getloadavg()[0]:.1f}")
+    print(f"{options.texts} texts, {threads} threads, {options.turns} turns, load average {os.getloadavg()[0]:.1f}")
     vectors = {name: np.asarray(call(texts)) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(given.turns):
+    for _ in range(options.turns):
         for name, call in calls.items():
             started = time.perf_counter()
             call(texts)
             seconds[name].append(time.perf_counter() - started)
-    print(f"{peer_name}: {given.texts / statistics.median(seconds[peer_name]):.1f} texts/s")
+    print(f"{peer_name}: {options.texts / statistics.median(seconds[peer_name]):.1f} texts/s")
     for name in models:
         ratio = statistics.median(a / b for a, b in zip(seconds[peer_name], seconds[name], strict=True))
         cosine = (vectors[name] * vectors[peer_name]).sum(1).min()
         bars = f" (bars: {BARS[name][1]} x, {BARS[name][0]})" if name in BARS else ""
-        rate = given.texts / statistics.median(seconds[name])
+        rate = options.texts / statistics.median(seconds[name])
         print(f"rung {name}: {rate:.1f} texts/s, {ratio:.2f} x, smallest cosine {cosine:.7f}{bars}")
 
 

@@ -82,11 +82,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=9)
-    given = parser.parse_args()
+    options = parser.parse_args()
     program = [sys.executable, "-c", "pass"]
     launcher = os.path.join(os.path.dirname(sys.executable), "rung")
     helped = [launcher, "exec", "--", *program]
-    turns = [(spent(program), spent(helped)) for _ in range(given.turns + 1)][1:]
+    turns = [(spent(program), spent(helped)) for _ in range(options.turns + 1)][1:]
     cost = statistics.median(b - a for a, b in turns)
     print(
         f"without torch: {cost:.1f} ms more, of them {statistics.median(a for a, _ in turns):.1f} are a Python's start"
@@ -98,7 +98,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     with tempfile.NamedTemporaryFile() as notes:
         done = subprocess.run(
-            [sys.executable, "-c", STEP, notes.name, str(given.rounds)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", STEP, notes.name, str(options.rounds)], capture_output=True, text=True, check=True
         )
     for line in done.stdout.splitlines():
         name, *times = line.split()

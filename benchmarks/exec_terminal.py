@@ -69,12 +69,14 @@ def main() -> None:
     """Prints the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lines", type=int, default=300)
-    given = parser.parse_args()
+    options = parser.parse_args()
     launcher = os.path.join(os.path.dirname(sys.executable), "rung")
-    print(f"| of {given.lines} right | apart | plain | rung exec | rung exec, all cores busy |\n|---|---|---|---|---|")
+    print(
+        f"| of {options.lines} right | apart | plain | rung exec | rung exec, all cores busy |\n|---|---|---|---|---|"
+    )
     for name, (program, right) in PROGRAMS.items():
         for apart in (0.0, 0.001):
-            command = [sys.executable, "-c", PAUSE + program.format(lines=given.lines, apart=apart)]
+            command = [sys.executable, "-c", PAUSE + program.format(lines=options.lines, apart=apart)]
             ways = [command, [launcher, "exec", "--", *command]]
             counts = [right(screen(written(way).decode())) for way in ways]
             busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]

@@ -67,12 +67,12 @@ def table(learned: Learned) -> model.Table:
 def folds() -> Iterator[Fold]:
     """Yield the fifths, one after the other."""
     rows = with_examples(read_rows())
-    seen = [words_of_row(row) for row in rows]
+    word_sets = [words_of_row(row) for row in rows]
     named = sorted({row["repository"] for row in rows if "repository" in row})
     for number in range(FOLDS):
         out = set(named[number::FOLDS])
-        kept = [place for place, row in enumerate(rows) if row.get("repository") not in out]
-        others, theirs = [rows[place] for place in kept], [seen[place] for place in kept]
+        kept = [index for index, row in enumerate(rows) if row.get("repository") not in out]
+        others, theirs = [rows[index] for index in kept], [word_sets[index] for index in kept]
         tests = [row for row in rows if row.get("repository") in out]
         yield Fold(tests, learn_causes(others, theirs), learn_fixes(others, theirs))
 
@@ -81,8 +81,8 @@ def calibration_error(answers: Sequence[tuple[Row, Explanation]]) -> float:
     """Return the expected calibration error over ten equal bins of confidence."""
     bins: dict[int, float] = {}
     for row, answer in answers:
-        place = min(9, int(answer.confidence * 10))
-        bins[place] = bins.get(place, 0.0) + answer.confidence - (answer.cause == row["cause"])
+        index = min(9, int(answer.confidence * 10))
+        bins[index] = bins.get(index, 0.0) + answer.confidence - (answer.cause == row["cause"])
     return sum(map(abs, bins.values())) / len(answers)
 
 
@@ -93,7 +93,7 @@ def fixed(row: Row, answer: Explanation) -> bool:
 
 def report(answers: Sequence[tuple[Row, Explanation]]) -> bool:
     """Print a line for each figure; return whether all bars are reached."""
-    told = [pair for pair in answers if pair[1].cause == OUTSIDE]
+    flagged = [pair for pair in answers if pair[1].cause == OUTSIDE]
     outside = [pair for pair in answers if pair[0]["cause"] == OUTSIDE]
     right = _share(answers, lambda row, answer: answer.cause == row["cause"])
     helped = _share(answers, fixed)
@@ -104,7 +104,7 @@ def report(answers: Sequence[tuple[Row, Explanation]]) -> bool:
         ("right cause", answers, right, f"{CAUSE:.1f}", f"{CAUSE - CAUSE_LESS:.1f}"),
         ("a right fix among the first two", answers, helped, f"{FIX:.1f}", f"{FIX - FIX_LESS:.1f}"),
         ("the cause among the first three", answers, near, f"{NEAR:.1f}", ""),
-        ("outside the domain, precision", told, _share(told, _right), "", ""),
+        ("outside the domain, precision", flagged, _share(flagged, _right), "", ""),
         ("outside the domain, recall", outside, _share(outside, _right), "", ""),
     ):
         print(f"{name:34}{len(rows):>6}{f'({share:.1f}%)':>10}{before:>8}{least:>8}")
@@ -139,11 +139,11 @@ class Rules:
             shown = cause == row["cause"] and rule.causes.get(str(cause), 0) > 0
             change = (cause == row["cause"]) - (other == row["cause"])
             _count(self.rules, rule.id, (1, change > 0, change < 0, shown))
-        for place, (named, when, _) in enumerate(fixing.FIX_ORDER):
+        for index, (named, when, _) in enumerate(fixing.FIX_ORDER):
             if shares.get(named, 0) >= 0.1 and when(found):
-                rest = tuple(one for at, one in enumerate(fixing.FIX_ORDER) if at != place)
+                rest = tuple(one for at, one in enumerate(fixing.FIX_ORDER) if at != index)
                 change = _helps(row, found, rules, shares, fixing.FIX_ORDER) - _helps(row, found, rules, shares, rest)
-                _count(self.orders, place, (1, change > 0, change < 0))
+                _count(self.orders, index, (1, change > 0, change < 0))
 
     def show(self) -> None:
         """Print a line for each rule and each order, and those that never hold."""
@@ -151,8 +151,8 @@ class Rules:
         for rule in rules_module.RULES:
             print(f"{rule.id:34}" + "".join(f"{count:>6}" for count in self.rules.get(rule.id, [0, 0, 0, 0])))
         print("\norder of fixes: threads it holds on, wrong without it, right without it")
-        for place, (named, _, order) in enumerate(fixing.FIX_ORDER):
-            counts = "".join(f"{count:>6}" for count in self.orders.get(place, [0, 0, 0]))
+        for index, (named, _, order) in enumerate(fixing.FIX_ORDER):
+            counts = "".join(f"{count:>6}" for count in self.orders.get(index, [0, 0, 0]))
             print(f"{named + ': ' + ' '.join(order):80}{counts}")
 
 
@@ -167,10 +167,10 @@ def _shares(found: Scene, rules: Sequence[Rule]) -> Mapping[str, float]:
 def _helps(row: Row, found: Scene, rules: Sequence[Rule], shares: Mapping[str, float], orders: Sequence[Any]) -> bool:
     whole, fixing.FIX_ORDER = fixing.FIX_ORDER, tuple(orders)
     try:
-        told = fixing.fixes_for(shares, found, model.words_of(found, rules), Speaker(found, next(iter(shares))))
+        fixes = fixing.fixes_for(shares, found, model.words_of(found, rules), Speaker(found, next(iter(shares))))
     finally:
         fixing.FIX_ORDER = whole
-    return any(fix.label in row["fixes"] for fix in told[:2])
+    return any(fix.label in row["fixes"] for fix in fixes[:2])
 
 
 def main() -> int:

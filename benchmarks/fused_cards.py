@@ -40,18 +40,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Share of the catalog's GPUs with a fused rung.")
     parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--list", action="store_true", help="name the cards without any")
-    given = parser.parse_args()
+    options = parser.parse_args()
     kinds = catalog.architectures()
     cards = {p.name: ways(p.name) for p in catalog.products() if kinds[p.arch].kind != "cpu"}
     missed = False
-    for format in given.formats.split(","):
+    for format in options.formats.split(","):
         rungs = {name: {rung for device in found if (rung := fused(device, format))} for name, found in cards.items()}
         share = sum(map(bool, rungs.values())) / len(cards)
         by_torch = sum(any(rung.startswith("cuda.") for rung in each) for each in rungs.values()) / len(cards)
         by_webgpu = sum("webgpu.rows" in each for each in rungs.values()) / len(cards)
         print(f"{format:6s} {share:6.1%} of {len(cards)} GPUs; CUDA C {by_torch:.1%}, WebGPU {by_webgpu:.1%}")
         missed |= share < SHARE
-        if given.list:
+        if options.list:
             print("       none: " + ", ".join(name for name, each in rungs.items() if not each))
     return int(missed)
 

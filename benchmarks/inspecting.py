@@ -93,16 +93,16 @@ def main() -> None:
     parser.add_argument("--cuobjdump", required=True)
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("paths", type=Path, nargs="+")
-    given = parser.parse_args()
+    options = parser.parse_args()
     equal = differ = unread = 0
-    for path in given.paths:
+    for path in options.paths:
         answer, passed, used, peak = read(path)
         size = path.stat().st_size
         print(f"{path.name}: {size / 2**20:.0f} MB, {passed:.1f} s, {used:.1f} s of processor, {peak / 2**20:.0f} MB")
         libraries = {item["name"]: item for item in answer["libraries"] if item["cubins"] or item["ptx"]}
-        for name, file in files(path, list(libraries), given.scratch):
+        for name, file in files(path, list(libraries), options.scratch):
             ours = in_fatbins(libraries[name], "cubin"), in_fatbins(libraries[name], "PTX")
-            cubins, ptx, complaint = by_cuobjdump(given.cuobjdump, file)
+            cubins, ptx, complaint = by_cuobjdump(options.cuobjdump, file)
             same = ours == (cubins, ptx)
             word = "equal" if same else f"cuobjdump: {complaint}" if complaint else "DIFFERS"
             equal, differ, unread = equal + same, differ + (word == "DIFFERS"), unread + (not same and bool(complaint))

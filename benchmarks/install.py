@@ -25,8 +25,8 @@ SIZE_BAR, FIRST_BAR, START_BAR = 400, 15.0, 1.5
 def build(folder: Path, extra: str) -> Path:
     """Return the environment's folder with rung and what the extra names, compiled as pip leaves it."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    wanted = ["-c", str(ROOT / "constraints.txt"), f"{ROOT}[{extra}]"]
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", *wanted], check=True)
+    requirements = ["-c", str(ROOT / "constraints.txt"), f"{ROOT}[{extra}]"]
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", *requirements], check=True)
     return folder
 
 
@@ -49,24 +49,24 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--extra", default="lean")
     parser.add_argument("--turns", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        place = build(Path(temporary) / "venv", asked.extra)
-        (packages,) = place.glob("lib/python*/site-packages")
+        venv = build(Path(temporary) / "venv", options.extra)
+        (packages,) = venv.glob("lib/python*/site-packages")
         size, has_torch = megabytes(packages), (packages / "torch").exists()
         print(f"site-packages  {size:.0f} MB (bar {SIZE_BAR}); torch: {'yes' if has_torch else 'no'}")
         variables = os.environ | {"RUNG_CACHE": str(Path(temporary) / "cache")}
         command = [
-            str(place / "bin" / "rung"),
+            str(venv / "bin" / "rung"),
             "run",
-            asked.model,
+            options.model,
             "What is the capital of Japan?",
             "--max-tokens",
             "8",
         ]
         wall, computed = run(command, variables)
         print(f"first answer   {wall:.1f} s, {computed:.1f} s of CPU, nothing compiled before (bar {FIRST_BAR:.0f} s)")
-        starts = [run([*command[:-1], "1"], variables) for _ in range(asked.turns)]
+        starts = [run([*command[:-1], "1"], variables) for _ in range(options.turns)]
         best = min(computed for _, computed in starts)
         print(f"start          {best:.2f} s of CPU, kernels cached (bar {START_BAR} s); wall {min(starts)[0]:.2f} s")
 

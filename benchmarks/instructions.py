@@ -124,16 +124,16 @@ def blocks(assembly: str) -> list[Block]:
 
 def loops(assembly: str) -> list[list[str]]:
     """Return the bodies of loops, each without the loops in it, the innermost first."""
-    made = blocks(assembly)
-    places = {block.label: index for index, block in enumerate(made) if block.label}
+    all_blocks = blocks(assembly)
+    places = {block.label: index for index, block in enumerate(all_blocks) if block.label}
     found = []
-    for index, block in enumerate(made):
+    for index, block in enumerate(all_blocks):
         for label in block.targets:
             if places.get(label, index + 1) <= index:
                 found.append((places[label], index))
     bodies, taken = [], set()
     for first, last in sorted(set(found), key=lambda pair: pair[1] - pair[0]):
-        lines = [line for at in range(first, last + 1) if at not in taken for line in made[at].lines]
+        lines = [line for at in range(first, last + 1) if at not in taken for line in all_blocks[at].lines]
         taken |= set(range(first, last + 1))
         bodies.append(lines)
     return bodies

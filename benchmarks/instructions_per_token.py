@@ -65,16 +65,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs=2, default=(16, 48), metavar=("FEW", "MANY"))
     parser.add_argument("--attention", default="0", choices=["0", "1"], help="flash attention of llama-bench")
     parser.add_argument("--llama-bench", type=Path, required=True)
-    asked = parser.parse_args()
-    few, many = asked.tokens
+    options = parser.parse_args()
+    few, many = options.tokens
 
     def of_a_token(first: int, last: int) -> float:
         return (last - first) / (many - few) / 1e6
 
-    own = of_a_token(*(rung(asked.level, asked.model, tokens) for tokens in asked.tokens))
-    peer = of_a_token(*(llama(asked.llama_bench, asked.model, tokens, asked.attention) for tokens in asked.tokens))
+    own = of_a_token(*(rung(options.level, options.model, tokens) for tokens in options.tokens))
+    peer = of_a_token(
+        *(llama(options.llama_bench, options.model, tokens, options.attention) for tokens in options.tokens)
+    )
     print(
-        f"{asked.model.stem}, {asked.level}: {own:.1f} million instructions a token, "
+        f"{options.model.stem}, {options.level}: {own:.1f} million instructions a token, "
         f"llama.cpp {peer:.1f}, ratio {own / peer:.2f}"
     )
 

@@ -82,8 +82,8 @@ def program(path: str, loads: int, answers: int, seed: int, longest_load: float)
         "sampling": lambda: "".join(model.generate(QUESTION, max_tokens=TOKENS, temperature=1, top_p=0.9, seed=3)),
     }
     with alarms():
-        for place, (name, work) in enumerate(works.items()):
-            for hit in hits(work, (answers + place) // len(works), seconds(work), random_):
+        for index, (name, work) in enumerate(works.items()):
+            for hit in hits(work, (answers + index) // len(works), seconds(work), random_):
                 cut[name] += hit
                 wrong += ask(model, QUESTION) != right
                 if logits and cut[name] % 5 == 0:
@@ -91,14 +91,14 @@ def program(path: str, loads: int, answers: int, seed: int, longest_load: float)
     return {"cut": dict(cut), "wrong": wrong, "text": right, "logits": logits or digest(), "load": loading}
 
 
-def child(path: str, *given: Any, torch: bool, cache: str = "") -> dict[str, Any]:
+def child(path: str, *arguments: Any, torch: bool, cache: str = "") -> dict[str, Any]:
     """``program`` in a process of its own."""
     code = f"import json, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     code += "import torch\n" if torch else ""
     code += "import interrupts; print('RESULT', json.dumps(interrupts.program(*json.loads(sys.argv[1]))))"
     environment = os.environ | ({"RUNG_CACHE": cache} if cache else {})
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps([path, *given])], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", code, json.dumps([path, *arguments])], capture_output=True, text=True, env=environment
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not found:
@@ -227,16 +227,16 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("parts", nargs="*", default=["library", "torch", "chat", "commands"])
     parser.add_argument("--count", type=int, default=200)
-    given = parser.parse_args()
+    options = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
-        "library": lambda: library(given.model, given.count, False),
-        "torch": lambda: library(given.model, given.count, True),
-        "chat": lambda: chat(given.model, given.count),
+        "library": lambda: library(options.model, options.count, False),
+        "torch": lambda: library(options.model, options.count, True),
+        "chat": lambda: chat(options.model, options.count),
     }
-    parts |= {name: lambda name=name: command(name, given.count // 4) for name in WORKS}  # type: ignore[misc]
-    wanted = [name for part in given.parts for name in (WORKS if part == "commands" else [part])]
+    parts |= {name: lambda name=name: command(name, options.count // 4) for name in WORKS}  # type: ignore[misc]
+    names = [name for part in options.parts for name in (WORKS if part == "commands" else [part])]
     bad = False
-    for name in wanted:
+    for name in names:
         start = time.monotonic()
         rows = dict(parts[name]())
         bad |= not rows["wrong"].startswith("0")

@@ -52,28 +52,28 @@ print(json.dumps([model.plan.memory, model.plan.placements[0].memory.most, peak_
 """
 
 
-def speeds(path: Path, given: argparse.Namespace) -> None:
+def speeds(path: Path, options: argparse.Namespace) -> None:
     """Print tokens a second with each cache, and its ratio to f16."""
-    context = given.depth + given.turns * given.tokens + 8
+    context = options.depth + options.turns * options.tokens + 8
     readers = {}
     for dtype in TYPES:
-        model = rung.load(str(path), context=context, threads=given.threads, cache_type=dtype, device="cpu")
+        model = rung.load(str(path), context=context, threads=options.threads, cache_type=dtype, device="cpu")
         readers[dtype] = SequenceReader(model.backend)
         started = time.perf_counter()
-        readers[dtype].prefill([5 + (11 * at) % 200 for at in range(given.depth)])
+        readers[dtype].prefill([5 + (11 * at) % 200 for at in range(options.depth)])
         took = time.perf_counter() - started
-        print(f"{path.stem}, cache {dtype}: a prompt of {given.depth:,} at {given.depth / took:.0f} tokens/s")
+        print(f"{path.stem}, cache {dtype}: a prompt of {options.depth:,} at {options.depth / took:.0f} tokens/s")
     rates: dict[str, list[float]] = {dtype: [] for dtype in TYPES}
-    for turn in range(given.turns):
+    for turn in range(options.turns):
         for dtype in TYPES if turn % 2 else TYPES[::-1]:
             started = time.perf_counter()
-            for at in range(given.tokens):
+            for at in range(options.tokens):
                 readers[dtype].step(5 + (7 * at) % 200)
-            rates[dtype].append(given.tokens / (time.perf_counter() - started))
-    print(f"{path.stem}, after {given.depth:,} tokens: {beside(rates)}", flush=True)
+            rates[dtype].append(options.tokens / (time.perf_counter() - started))
+    print(f"{path.stem}, after {options.depth:,} tokens: {ratios(rates)}", flush=True)
 
 
-def beside(rates: dict[str, list[float]]) -> str:
+def ratios(rates: dict[str, list[float]]) -> str:
     """Return the rates of each cache in words, with the median of their ratios to f16."""
     words = []
     for dtype, found in rates.items():
@@ -82,24 +82,24 @@ def beside(rates: dict[str, list[float]]) -> str:
     return ", ".join(words)
 
 
-def theirs(path: Path, given: argparse.Namespace) -> None:
+def theirs(path: Path, options: argparse.Namespace) -> None:
     """Print the same of llama.cpp."""
     rates: dict[str, list[float]] = {dtype: [] for dtype in TYPES}
     for _ in range(3):
         for dtype in TYPES:
-            command = [str(given.llama_cpp / "llama-bench"), "-m", str(path), "-p", "0", "-n", "32", "-r", "1"]
-            command += ["-d", str(given.depth), "-ctk", dtype, "-ctv", dtype, "-fa", "1", "-t", str(given.threads)]
+            command = [str(options.llama_cpp / "llama-bench"), "-m", str(path), "-p", "0", "-n", "32", "-r", "1"]
+            command += ["-d", str(options.depth), "-ctk", dtype, "-ctv", dtype, "-fa", "1", "-t", str(options.threads)]
             said = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=True).stdout
             rates[dtype].append(json.loads(said)[-1]["avg_ts"])
-    print(f"{path.stem}, llama.cpp: {beside(rates)}", flush=True)
+    print(f"{path.stem}, llama.cpp: {ratios(rates)}", flush=True)
 
 
-def divergences(path: Path, given: argparse.Namespace) -> None:
+def divergences(path: Path, options: argparse.Namespace) -> None:
     """Print how far the logits of each cache are from those of a cache of f32."""
     found = {}
     for dtype in ("f32", *TYPES):
-        model = rung.load(str(path), context=given.prose, threads=given.threads, cache_type=dtype, device="cpu")
-        ids = model.tokenizer.encode(TEXT.read_text(encoding="utf-8"), special=True, bos=True)[: given.prose]
+        model = rung.load(str(path), context=options.prose, threads=options.threads, cache_type=dtype, device="cpu")
+        ids = model.tokenizer.encode(TEXT.read_text(encoding="utf-8"), special=True, bos=True)[: options.prose]
         with SequenceReader(model.backend) as whole:
             prompt = whole.logits(ids)
         with SequenceReader(model.backend) as single:
@@ -112,15 +112,15 @@ def divergences(path: Path, given: argparse.Namespace) -> None:
             print(f"{path.stem}, cache {dtype}, {len(each)} tokens {way}: {words}", flush=True)
 
 
-def long(path: Path, given: argparse.Namespace) -> None:
+def long(path: Path, options: argparse.Namespace) -> None:
     """Print the same of the second half of windows as long as the depth, and of llama.cpp with the same text."""
-    text = "\n".join(text_of(kind, 18 * given.depth // 3, None) for kind in ("prose", "code", "licences"))
+    text = "\n".join(text_of(kind, 18 * options.depth // 3, None) for kind in ("prose", "code", "licences"))
     exact: list[np.ndarray] = []
-    half, piece = given.depth // 2, 256
+    half, piece = options.depth // 2, 256
     for dtype in ("f32", *TYPES):
-        model = rung.load(str(path), context=given.depth, threads=given.threads, cache_type=dtype, device="cpu")
+        model = rung.load(str(path), context=options.depth, threads=options.threads, cache_type=dtype, device="cpu")
         kl = []
-        for number, window in enumerate(windows(model.tokenizer, text, given.depth, 2 * given.depth).tolist()):
+        for number, window in enumerate(windows(model.tokenizer, text, options.depth, 2 * options.depth).tolist()):
             with SequenceReader(model.backend) as reader:
                 reader.prefill(window[:half])
                 found = reader.logits(window[half:])
@@ -131,15 +131,23 @@ def long(path: Path, given: argparse.Namespace) -> None:
             kl.append(f"{np.concatenate(parts).mean():.2e}")
         if kl:
             print(f"{path.stem}, cache {dtype}, {half:,} tokens after as many, twice: KL {', '.join(kl)}", flush=True)
-    if given.llama_cpp:
+    if options.llama_cpp:
         with tempfile.TemporaryDirectory() as folder:
-            _long_theirs(path, given, text, Path(folder))
+            _long_theirs(path, options, text, Path(folder))
 
 
-def _long_theirs(path: Path, given: argparse.Namespace, text: str, folder: Path) -> None:
+def _long_theirs(path: Path, options: argparse.Namespace, text: str, folder: Path) -> None:
     (folder / "text.txt").write_text(text, encoding="utf-8")
-    command = [str(given.llama_cpp / "llama-perplexity"), "-m", str(path), "-f", str(folder / "text.txt"), "-fa", "on"]
-    command += ["-c", str(given.depth), "--chunks", "2", "-t", str(given.threads)]
+    command = [
+        str(options.llama_cpp / "llama-perplexity"),
+        "-m",
+        str(path),
+        "-f",
+        str(folder / "text.txt"),
+        "-fa",
+        "on",
+    ]
+    command += ["-c", str(options.depth), "--chunks", "2", "-t", str(options.threads)]
     command += ["--kl-divergence-base", str(folder / "base")]
     for dtype in ("f32", *TYPES):
         more = ["-ctk", dtype, "-ctv", dtype, *(["--kl-divergence"] if dtype != "f32" else [])]
@@ -149,9 +157,9 @@ def _long_theirs(path: Path, given: argparse.Namespace, text: str, folder: Path)
             print(f"{path.stem}, llama.cpp, cache {dtype}: KL {kl[1] if kl else 'not said'}", flush=True)
 
 
-def divergence(wanted: np.ndarray, got: np.ndarray) -> np.ndarray:
+def divergence(reference: np.ndarray, got: np.ndarray) -> np.ndarray:
     """Return the KL divergence of each position, in nats."""
-    first, second = (log_softmax(logits.astype(np.float64)) for logits in (wanted, got))
+    first, second = (log_softmax(logits.astype(np.float64)) for logits in (reference, got))
     found: np.ndarray = (np.exp(first) * (first - second)).sum(-1)
     return found
 
@@ -194,10 +202,10 @@ def nearest(x: np.ndarray) -> np.ndarray:
     return (codes * steps).reshape(x.shape).astype(np.float32)
 
 
-def rotation(path: Path, given: argparse.Namespace) -> None:
+def rotation(path: Path, options: argparse.Namespace) -> None:
     """Print the KL of caches in q4_0 by what is rotated and how steps are found, beside others."""
     card = find_card(str(path), offline=True)
-    reference = Reference(card, mixed_windows(card, Tokenizer.from_card(card), given.prose))
+    reference = Reference(card, mixed_windows(card, Tokenizer.from_card(card), options.prose))
     ways: dict[str, Arithmetic] = {
         "as it is": Narrow((False, False), searched=False),
         "keys rotated": Narrow((True, False), searched=False),
@@ -210,14 +218,14 @@ def rotation(path: Path, given: argparse.Namespace) -> None:
         print(f"{path.stem}, cache {dtype}: KL {reference.computed(Arithmetic(dtype)).divergence:.4f}", flush=True)
 
 
-def memory(path: Path, given: argparse.Namespace) -> None:
+def memory(path: Path, options: argparse.Namespace) -> None:
     """Print the memory that is planned, and taken at the end of a context, with each cache."""
     for dtype in TYPES:
-        command = [sys.executable, "-c", MEMORY, str(path), dtype, str(given.depth), str(given.threads)]
+        command = [sys.executable, "-c", MEMORY, str(path), dtype, str(options.depth), str(options.threads)]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         planned, most, taken = (value / 2**20 for value in json.loads(said.splitlines()[-1]))
         words = f"{planned:.0f} MB planned (at most {most:.0f}), {taken:.0f} taken, {taken / planned - 1:+.1%}"
-        print(f"{path.stem}, cache {dtype}, {given.depth:,} tokens: {words}", flush=True)
+        print(f"{path.stem}, cache {dtype}, {options.depth:,} tokens: {words}", flush=True)
 
 
 def main() -> None:
@@ -231,13 +239,13 @@ def main() -> None:
     parser.add_argument("--prose", type=int, default=1024, help="tokens of prose")
     parser.add_argument("--llama-cpp", type=Path)
     parser.add_argument("--only", choices=("speed", "divergence", "long", "rotation", "memory"), action="append")
-    given = parser.parse_args()
+    options = parser.parse_args()
     measured = {"speed": speeds, "divergence": divergences, "long": long, "rotation": rotation, "memory": memory}
-    for path in given.models:
-        for name in given.only or measured:
-            measured[name](path, given)
-            if name == "speed" and given.llama_cpp:
-                theirs(path, given)
+    for path in options.models:
+        for name in options.only or measured:
+            measured[name](path, options)
+            if name == "speed" and options.llama_cpp:
+                theirs(path, options)
 
 
 if __name__ == "__main__":

@@ -82,10 +82,10 @@ def first_token(settings: Settings, path: Path) -> float:
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        seen = process.stdout.read(1)
+        first = process.stdout.read(1)
         seconds = time.perf_counter() - started
         process.stdout.read()
-    if not seen:
+    if not first:
         raise SystemExit(f"{' '.join(command)} wrote nothing")
     return seconds
 

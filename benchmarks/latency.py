@@ -35,9 +35,9 @@ PROMPT, NEW, TALKERS, BLOCK = 2000, 20, 4, 64
 
 def sequence(ids: list[int], most: int | None, context: int) -> TokenSequence:
     """Return a greedy sequence without an end and without guesses."""
-    made = TokenSequence(ids, Sampler(Sampling()), ends=frozenset(), context=context, most=most)
-    made.guesser = None
-    return made
+    result = TokenSequence(ids, Sampler(Sampling()), ends=frozenset(), context=context, most=most)
+    result.guesser = None
+    return result
 
 
 def gaps(model: Any, chance: random.Random) -> list[float]:
@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     requests = trace(random.Random(5))
     room = len({name for owner, ids in requests for name in blocks_of(owner, ids)}) // 2
     hits, best = found_again(requests, room), oracle(requests, room)
@@ -163,28 +163,28 @@ def main() -> None:
         files = PrefixFiles(Path(folder), room * BLOCK * 16 * 4 * 2, b"trace", print)
         again = found_again(requests, room, files)
         print(f"the same with a restart in the middle and files of that size: {again / best:.1%}")
-    if given.model is None:
+    if options.model is None:
         return
-    print(f"load average {os.getloadavg()[0]:.1f} at the start, {given.turns} turns")
-    model = rung.load(given.model, context=4096, parallel=6)
+    print(f"load average {os.getloadavg()[0]:.1f} at the start, {options.turns} turns")
+    model = rung.load(options.model, context=4096, parallel=6)
     chance = random.Random(1)
     gaps(model, chance)
-    waits = [sorted(gaps(model, chance)) for _ in range(given.turns)]
+    waits = [sorted(gaps(model, chance)) for _ in range(options.turns)]
     late = statistics.median(each[int(0.95 * len(each))] for each in waits)
     longest = statistics.median(each[-1] for each in waits)
     print(f"gaps between tokens beside a prompt of {PROMPT}: p95 {late * 1000:.0f} ms, longest {longest * 1000:.0f} ms")
-    turns = [chat_turn(model, lambda: model, chance) for _ in range(given.turns)]
+    turns = [chat_turn(model, lambda: model, chance) for _ in range(options.turns)]
     print(f"first token of {NEW} new tokens after {PROMPT} known ones: {statistics.median(turns) * 1000:.0f} ms")
     with tempfile.TemporaryDirectory() as folder:
-        before = rung.load(given.model, context=4096, prefix_cache=folder)
+        before = rung.load(options.model, context=4096, prefix_cache=folder)
 
         def load(then: float) -> Any:
-            model = rung.load(given.model, context=4096, prefix_cache=folder)
+            model = rung.load(options.model, context=4096, prefix_cache=folder)
             time.sleep(then)
             return model
 
         for then in (1.0, 0.0):  # memory is made ready meanwhile
-            turns = [chat_turn(before, partial(load, then), chance) for _ in range(given.turns)]
+            turns = [chat_turn(before, partial(load, then), chance) for _ in range(options.turns)]
             took = statistics.median(turns) * 1000
             print(f"the same in a model that is loaded anew, {then:.0f} s after that: {took:.0f} ms")
 

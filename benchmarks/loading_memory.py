@@ -77,13 +77,15 @@ def load(folder: Path, format: str) -> None:
     before, start = status("VmRSS"), time.monotonic()
     model = LlamaForCausalLM.from_pretrained(folder, quantization_config=config, dtype=torch.bfloat16)
     took, peak = time.monotonic() - start, status("VmHWM")
-    held = {part.data_ptr(): part.nbytes for part in [*model.parameters(), *model.buffers()]}
+    storages = {part.data_ptr(): part.nbytes for part in [*model.parameters(), *model.buffers()]}
     largest = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, "pt") as opened:
             sizes = [opened.get_slice(name).get_shape() for name in opened.keys()]  # noqa: SIM118 (no mapping)
         largest = max(largest, *(2 * torch.Size(size).numel() for size in sizes))
-    print(json.dumps({"peak": peak, "imports": before, "model": sum(held.values()), "largest": largest, "took": took}))
+    print(
+        json.dumps({"peak": peak, "imports": before, "model": sum(storages.values()), "largest": largest, "took": took})
+    )
 
 
 def main() -> None:

@@ -210,7 +210,7 @@ def real_model(name: str, folders: Sequence[Path]) -> str:
     return next((str(path.resolve()) for path in files if path.name.lower().startswith(name)), "")
 
 
-def tasks(made: Path, folders: Sequence[Path]) -> list[Task]:
+def tasks(models: Path, folders: Sequence[Path]) -> list[Task]:
     """Return all measurements; ``made`` is the folder of files with random weights, ``folders`` hold real models."""
     real = real_model("smollm2", folders)
     missing = "" if real else "no smollm2*.gguf in --models, RUNG_TEST_MODELS or RUNG_MODELS"
@@ -221,9 +221,9 @@ def tasks(made: Path, folders: Sequence[Path]) -> list[Task]:
         start("explain", "explain", log, "--device", "p2200"),
         start("devices", "devices"),
         answer("demo", "demo", 700, 200),
-        answer("llama-30m", str(made / "llama-30m-q4_k_m.gguf"), 400, 200),
+        answer("llama-30m", str(models / "llama-30m-q4_k_m.gguf"), 400, 200),
         answer("SmolLM2", real, 1200, 100, missing),
-        quantize(str(made / "llama-30m-all_bf16.gguf")),
+        quantize(str(models / "llama-30m-all_bf16.gguf")),
         measured("bitsandbytes", "ms"),
         measured("adam", "ms"),
         measured("splats", "ms"),
@@ -340,14 +340,14 @@ def make_models(tree: Tree, folder: Path) -> None:
         tree.python(str(SYNTHETIC), "--out", str(folder), "--model", "llama-30m", "--format", name)
 
 
-def measure(repository: Path, commit: str, chosen: list[Task], made: Path, repeat: int) -> list[Row]:
+def measure(repository: Path, commit: str, chosen: list[Task], models: Path, repeat: int) -> list[Row]:
     """Measure the chosen tasks of a commit of a repository and of its working tree; print each row once it is there."""
-    with tempfile.TemporaryDirectory() as place, checkout(repository, commit, Path(place) / "tree") as old:
-        trees = (Tree(old, Path(place) / "old"), Tree(repository, Path(place) / "new"))
+    with tempfile.TemporaryDirectory() as temporary, checkout(repository, commit, Path(temporary) / "tree") as old:
+        trees = (Tree(old, Path(temporary) / "old"), Tree(repository, Path(temporary) / "new"))
         for tree in trees:
             tree.prepare()
         if any(task.name in ("run llama-30m", "quantize") for task in chosen):
-            make_models(Tree(ROOT, trees[1].scratch), made)
+            make_models(Tree(ROOT, trees[1].scratch), models)
         print(HEADER)
         rows = []
         for task in chosen:
@@ -367,33 +367,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--list", action="store_true", help="print the names of the measurements")
     parser.add_argument("--tree", type=Path, default=ROOT, help="repository to measure (default: this one)")
-    given = parser.parse_args(arguments)
-    named = [given.models, *(os.environ.get(name) for name in ("RUNG_TEST_MODELS", "RUNG_MODELS"))]
-    with tempfile.TemporaryDirectory() as made:
-        every = tasks(Path(made), [Path(folder) for folder in named if folder])
-        chosen = [task for task in every if not given.only or any(task.name.startswith(name) for name in given.only)]
-        if given.list:
+    options = parser.parse_args(arguments)
+    named = [options.models, *(os.environ.get(name) for name in ("RUNG_TEST_MODELS", "RUNG_MODELS"))]
+    with tempfile.TemporaryDirectory() as temporary:
+        every = tasks(Path(temporary), [Path(folder) for folder in named if folder])
+        chosen = [
+            task for task in every if not options.only or any(task.name.startswith(name) for name in options.only)
+        ]
+        if options.list:
             print("\n".join(task.name for task in chosen))
             return 0
-        if not given.commit:
+        if not options.commit:
             parser.error("which commit? make measure OLD=COMMIT")
         if not chosen:
-            parser.error(f"no measurement begins with {' or '.join(given.only)}; --list names them")
-        if given.repeat < 1:
+            parser.error(f"no measurement begins with {' or '.join(options.only)}; --list names them")
+        if options.repeat < 1:
             parser.error("--repeat is a number of runs, at least 1")
         load, busy = os.getloadavg()[0], "; BUSY: figures by the clock mean little"
         print(
-            f"load average {load:.1f} at the start{busy if load > 0.5 else ''}; {given.repeat} runs of each, in turns"
+            f"load average {load:.1f} at the start{busy if load > 0.5 else ''}; {options.repeat} runs of each, in turns"
         )
-        rows = measure(given.tree.resolve(), given.commit, chosen, Path(made), given.repeat)
-    if given.json:
+        rows = measure(options.tree.resolve(), options.commit, chosen, Path(temporary), options.repeat)
+    if options.json:
         found = [asdict(row) | {"verdict": row.verdict} for row in rows]
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     bad = [row.name for row in rows if row.bad]
     print(
-        f"\nworse than {given.commit} or failing: {', '.join(bad)}"
+        f"\nworse than {options.commit} or failing: {', '.join(bad)}"
         if bad
-        else f"\nnothing is worse than {given.commit}"
+        else f"\nnothing is worse than {options.commit}"
     )
     return 1 if bad else 0
 

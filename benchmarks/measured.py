@@ -84,13 +84,13 @@ def splats(_: str) -> Figures:
         torch.rand(20_000) * 0.8 + 0.1,
         torch.randn(20_000, 16, 3) * 0.3,
     ]
-    given = [part.requires_grad_() for part in parts]
+    parameters = [part.requires_grad_() for part in parts]
     camera = torch.tensor([[[230.0, 0, 128], [0, 230, 128], [0, 0, 1]]])
 
     def step() -> None:
-        for part in given:
+        for part in parameters:
             part.grad = None
-        picture, _, _ = rasterization(*given, torch.eye(4)[None], camera, 256, 256, sh_degree=3)
+        picture, _, _ = rasterization(*parameters, torch.eye(4)[None], camera, 256, 256, sh_degree=3)
         picture.square().mean().backward()
 
     return {"splats picture and gradients": fastest_ms(step, 8)}
@@ -105,9 +105,9 @@ def parity(_: str) -> Figures:
     found = {}
     for name in PARITY:
         fixture = references.fixture(name)
-        ids, wanted = fixture.reference()
+        ids, expected = fixture.reference()
         logits = rung.load(str(fixture.path), device="cpu", context=fixture.context).logits(ids.tolist())
-        found[f"KL {name}"] = references.agreement(wanted, logits.numpy()).divergence
+        found[f"KL {name}"] = references.agreement(expected, logits.numpy()).divergence
     return found
 
 
@@ -121,8 +121,8 @@ def parity_real(file: str) -> Figures:
     model = rung.load(file, device="cpu", context=512)
     ids = real_models.np.array(model.tokenizer.encode(real_models.TEXT.read_text(encoding="utf-8"))[:TOKENS])
     logits = model.logits(ids.tolist()).numpy()
-    wanted = real_models.reference(Path(file), ids)
-    return {"KL SmolLM2": references.agreement(wanted, logits).divergence}
+    expected = real_models.reference(Path(file), ids)
+    return {"KL SmolLM2": references.agreement(expected, logits).divergence}
 
 
 def unread(_: str) -> Figures:

@@ -107,8 +107,8 @@ def trained(make: Make, steps: int, task: str) -> tuple[float, nn.Module, torch.
 def state_bytes(optimizer: torch.optim.Optimizer, model: nn.Module) -> int:
     """Bytes of the state of the large parameters, without the codebooks that all share."""
     large = [p for p in model.parameters() if p.numel() >= 65536]
-    held = [optimizer.state[p] for p in large]
-    return sum(v.nbytes for state in held for k, v in state.items() if k.startswith(("state", "absmax")))
+    states = [optimizer.state[p] for p in large]
+    return sum(v.nbytes for state in states for k, v in state.items() if k.startswith(("state", "absmax")))
 
 
 def apart(make: Make, theirs: Make, task: str) -> float:
@@ -147,10 +147,10 @@ def main() -> None:
                 if module is optim and name.endswith("-free"):
                     large = [p for p in several if p.numel() >= _MIN_8BIT]
                     optim.GlobalOptimManager.get_instance().override_config(large, "max_unorm", 0.0)
-                made: torch.optim.Optimizer = getattr(module, f"{name.removesuffix('-free')}{bits}bit")(
+                optimizer: torch.optim.Optimizer = getattr(module, f"{name.removesuffix('-free')}{bits}bit")(
                     several, **options
                 )
-                return made
+                return optimizer
 
             return make
 

@@ -96,13 +96,13 @@ def run(folder: Path, file: str, chosen: str, plain: bool) -> tuple[Passed, Coun
     return passed, calls, reached
 
 
-def apart(*given: Any, plain: bool) -> tuple[Passed, Counts, Counts]:
+def apart(*arguments: Any, plain: bool) -> tuple[Passed, Counts, Counts]:
     """What ``run`` returns, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(run, (*given, plain))
+        return pool.apply(run, (*arguments, plain))
 
 
-def told(passed: Passed) -> str:
+def summary(passed: Passed) -> str:
     """The outcomes in words."""
     return ", ".join(f"{number} {what}" for what, number in sorted(passed.outcomes.items()))
 
@@ -118,13 +118,13 @@ def main() -> None:
     calls, reached = collections.Counter[str](), collections.Counter[str]()
     print(f"{'file':28} with rung")
     for file in chosen.files:
-        with_rung, made, ours = apart(chosen.folder, file, chosen.chosen, plain=False)
-        print(f"{file:28} {told(with_rung)}", flush=True)
-        calls += made
+        with_rung, new_calls, ours = apart(chosen.folder, file, chosen.chosen, plain=False)
+        print(f"{file:28} {summary(with_rung)}", flush=True)
+        calls += new_calls
         reached += ours
         if with_rung.outcomes["failed"]:
             without, _, _ = apart(chosen.folder, file, chosen.chosen, plain=True)
-            print(f"{'  without rung':28} {told(without)}", flush=True)
+            print(f"{'  without rung':28} {summary(without)}", flush=True)
             lost += sorted(without.names - with_rung.names)
     for name in lost:
         print(f"passes only without rung: {name}")

@@ -71,11 +71,11 @@ def write_folder(folder: Path, kind: str) -> None:
     name, (scheduler, options), networks = KINDS[kind]
     getattr(diffusers, scheduler)(**options).save_pretrained(folder / "scheduler")
     index: dict[str, Any] = {"_class_name": name, "scheduler": ["diffusers", scheduler]}
-    for part, (made, config, *more) in networks.items():
+    for part, (class_name, config, *more) in networks.items():
         (folder / part).mkdir(parents=True, exist_ok=True)
         found = json.loads((_CONFIGS / f"{config}.json").read_text()) | (more[0] if more else {})
         (folder / part / "config.json").write_text(json.dumps(found))
-        index[part] = ["diffusers" if "_class_name" in found else "transformers", made]
+        index[part] = ["diffusers" if "_class_name" in found else "transformers", class_name]
         if part.startswith("text_encoder"):
             words = part.replace("text_encoder", "tokenizer")
             tokenizer(found.get("max_position_embeddings", 512)).save_pretrained(folder / words)
@@ -119,9 +119,9 @@ def tokenizer(longest: int) -> Any:
     vocabulary = {
         word: at for at, word in enumerate(["<pad>", "</s>", "<unk>", "a", "cat", "runs", "over", "the", "sea"])
     }
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    built = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    built.pre_tokenizer = pre_tokenizers.Whitespace()
+    built.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=longest
+        tokenizer_object=built, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=longest
     )

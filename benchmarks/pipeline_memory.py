@@ -62,8 +62,8 @@ def stable_diffusion_xl() -> tuple[Any, dict[str, Any]]:
         text_encoder_2=text(128, CLIPTextModelWithProjection), tokenizer=None, tokenizer_2=None, unet=unet,
         scheduler=diffusers.DDIMScheduler(), add_watermarker=False,
     )  # fmt: skip
-    given = {name: torch.zeros(1, 77, 256) for name in ("prompt_embeds", "negative_prompt_embeds")}
-    return pipe, given | {f"{n}pooled_prompt_embeds": torch.zeros(1, 128) for n in ("", "negative_")}
+    embeddings = {name: torch.zeros(1, 77, 256) for name in ("prompt_embeds", "negative_prompt_embeds")}
+    return pipe, embeddings | {f"{n}pooled_prompt_embeds": torch.zeros(1, 128) for n in ("", "negative_")}
 
 
 def stable_diffusion_3() -> tuple[Any, dict[str, Any]]:
@@ -79,8 +79,8 @@ def stable_diffusion_3() -> tuple[Any, dict[str, Any]]:
         text_encoder_3=None, tokenizer=None, tokenizer_2=None, tokenizer_3=None,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip
-    given = {name: torch.zeros(1, 333, 256) for name in ("prompt_embeds", "negative_prompt_embeds")}
-    return pipe, given | {f"{n}pooled_prompt_embeds": torch.zeros(1, 128) for n in ("", "negative_")}
+    embeddings = {name: torch.zeros(1, 333, 256) for name in ("prompt_embeds", "negative_prompt_embeds")}
+    return pipe, embeddings | {f"{n}pooled_prompt_embeds": torch.zeros(1, 128) for n in ("", "negative_")}
 
 
 def flux() -> tuple[Any, dict[str, Any]]:
@@ -109,8 +109,8 @@ def ltx() -> tuple[Any, dict[str, Any]]:
         vae=diffusers.AutoencoderKLLTXVideo(**narrow, **counts), transformer=transformer, text_encoder=None,
         tokenizer=None, scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
     )  # fmt: skip
-    given: dict[str, Any] = {n: torch.zeros(1, 128, 256) for n in ("prompt_embeds", "negative_prompt_embeds")}
-    return pipe, given | {f"{n}_attention_mask": torch.ones(1, 128) for n in ("prompt", "negative_prompt")}
+    embeddings: dict[str, Any] = {n: torch.zeros(1, 128, 256) for n in ("prompt_embeds", "negative_prompt_embeds")}
+    return pipe, embeddings | {f"{n}_attention_mask": torch.ones(1, 128) for n in ("prompt", "negative_prompt")}
 
 
 def wan() -> tuple[Any, dict[str, Any]]:
@@ -136,8 +136,8 @@ def latte() -> tuple[Any, dict[str, Any]]:
         vae=diffusers.AutoencoderKL(**_KL, sample_size=512), transformer=transformer, text_encoder=None,
         tokenizer=None, scheduler=diffusers.DDIMScheduler(),
     )  # fmt: skip
-    given: dict[str, Any] = {n: torch.zeros(1, 120, 256) for n in ("prompt_embeds", "negative_prompt_embeds")}
-    return pipe, given | {"clean_caption": False, "mask_feature": False, "negative_prompt": None}
+    embeddings: dict[str, Any] = {n: torch.zeros(1, 120, 256) for n in ("prompt_embeds", "negative_prompt_embeds")}
+    return pipe, embeddings | {"clean_caption": False, "mask_feature": False, "negative_prompt": None}
 
 
 PIPELINES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
@@ -169,7 +169,7 @@ def watched(call: Callable[..., Any], found: list[int]) -> Callable[..., Any]:
 def measure(name: str) -> None:
     """Prints two rows: the denoiser and the decoding."""
     torch.manual_seed(0)
-    pipe, given = PIPELINES[name]()
+    pipe, inputs = PIPELINES[name]()
     with tempfile.TemporaryDirectory() as folder:
         pipe.save_pretrained(folder)
         use = rung.check(folder, ["cpu"], formats=("f32",)).choices[0]
@@ -183,7 +183,7 @@ def measure(name: str) -> None:
     pipe.vae.decode = watched(pipe.vae.decode, decoded)
     pipe.set_progress_bar_config(disable=True)
     with torch.inference_mode():
-        pipe(**given, num_inference_steps=2)
+        pipe(**inputs, num_inference_steps=2)
     for phase, measured in (("denoise", denoised[-1]), ("decode", max(decoded))):
         error = predicted[phase] / measured - 1
         print(

@@ -71,7 +71,7 @@ FITTED: tuple[Case, ...] = (
     ("gemma-2b-32k", "q4_0", (512,), None),
     ("gemma-2b-32k", "q8_0", (2048,), None),
 )
-HELD_OUT: tuple[Case, ...] = (
+UNFITTED: tuple[Case, ...] = (
     ("llama-0.1b-128k", "q4_0", (512, 4096), None),
     ("llama-0.1b-128k", "q8_0", (2048,), None),
     ("llama-0.3b", "q4_k_m", (2048,), None),
@@ -92,7 +92,7 @@ Row = dict[str, Any]
 
 def cases() -> Iterator[Row]:
     """File, format, context and whether the constants were fitted to it, of every case."""
-    for fitted, some in ((True, FITTED), (False, HELD_OUT)):
+    for fitted, some in ((True, FITTED), (False, UNFITTED)):
         for model, file, contexts, format in some:
             for context in contexts:
                 yield {"model": model, "file": file, "format": format, "context": context, "fitted": fitted}
@@ -185,10 +185,10 @@ def prefill(reader: SequenceReader[Decoder], count: int) -> float:
     return count / min(took)
 
 
-def beside(model: Model, threads: int) -> tuple[Device, ...]:
+def measured_devices(model: Model, threads: int) -> tuple[Device, ...]:
     """The devices of a model, with the rates that calibrating finds now for its formats."""
-    held = {model.plan.format, *(part.format for part in model.plan.parts)}
-    names = [name for name in FORMATS if formats.get(name).name in held]
+    stored = {model.plan.format, *(part.format for part in model.plan.parts)}
+    names = [name for name in FORMATS if formats.get(name).name in stored]
     return tuple(
         replace(one, rates=calibrate(one, threads, names=names, rounds=1, borrowed=False)) for one in model.devices
     )
@@ -204,7 +204,7 @@ def speed(case: Row, models: Path, threads: int, results: Results, anew: bool) -
     depths = [one["context"] - LAST for one in alike]
     chunk = min(512, min(c["context"] for c in alike))
     turns = [[seconds(reader, depth) for depth in depths]]
-    devices = beside(model, threads) if anew else model.devices
+    devices = measured_devices(model, threads) if anew else model.devices
     read = prefill(reader, chunk)
     if anew:
         turns.append([seconds(reader, depth) for depth in depths])

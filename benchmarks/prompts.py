@@ -48,9 +48,9 @@ print(f"{statistics.median(seconds) * 1e3:.0f} ms, {faults / 4:.0f} page faults,
 """
 
 
-def measure(path: Path, source: Path, given: argparse.Namespace) -> str:
+def measure(path: Path, source: Path, options: argparse.Namespace) -> str:
     """Return what the program prints with the package of a source folder."""
-    command = [sys.executable, "-c", PROGRAM, str(path), str(given.tokens), str(given.threads)]
+    command = [sys.executable, "-c", PROGRAM, str(path), str(options.tokens), str(options.threads)]
     environment = {**os.environ, "PYTHONPATH": str(source)}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
@@ -63,12 +63,12 @@ def main() -> None:
     parser.add_argument("--old", type=Path, help="the src of another tree")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
-    trees = {"new": Path(__file__).resolve().parent.parent / "src", **({"old": given.old} if given.old else {})}
-    for path in given.models:
-        for _ in range(given.turns):
+    options = parser.parse_args()
+    trees = {"new": Path(__file__).resolve().parent.parent / "src", **({"old": options.old} if options.old else {})}
+    for path in options.models:
+        for _ in range(options.turns):
             for name, source in trees.items():
-                print(f"{path.stem}, {given.tokens} tokens, {name}: {measure(path, source, given)}", flush=True)
+                print(f"{path.stem}, {options.tokens} tokens, {name}: {measure(path, source, options)}", flush=True)
 
 
 if __name__ == "__main__":

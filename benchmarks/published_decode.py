@@ -64,13 +64,13 @@ def predicted(row: Row, device: Device, rung: str) -> float:
     """Return tokens per second of a rung of ``linear`` that multiplies every matrix there."""
     outline = find_outline(row.model, offline=True)
     subject = Subject.of_component(outline.components[0], outline.kind, outline.path)
-    asked = storage(row.format)
+    named = storage(row.format)
     weights = []
     for tensor in subject.tensors:
         plain = len(tensor.shape) < 2
-        held = format_of(subject, tensor, asked)[0]
-        size = 4 * math.prod(tensor.shape) if plain else held.bytes(tensor.shape)
-        weights.append(Weight(tensor, held, "stored", "ref" if plain else rung, size))
+        chosen = format_of(subject, tensor, named)[0]
+        size = 4 * math.prod(tensor.shape) if plain else chosen.bytes(tensor.shape)
+        weights.append(Weight(tensor, chosen, "stored", "ref" if plain else rung, size))
     found = groups(((weight, 1) for weight in weights), subject)
     return rates(found, subject, device, 4096, "f16", row.depth).decode
 
@@ -86,25 +86,25 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _summary(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    made, published = zip(*pairs, strict=True)
-    off = statistics.median(abs(math.log(a / b)) for a, b in zip(made, published, strict=True))
-    return off, spearman(made, published)
+    predictions, published = zip(*pairs, strict=True)
+    off = statistics.median(abs(math.log(a / b)) for a, b in zip(predictions, published, strict=True))
+    return off, spearman(predictions, published)
 
 
 def main() -> int:
     """Print the table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows, sources = read()
     names = {row.device for row in rows}
     known = {row.device for row in rows if device_of(row)}
     there = [(row, device) for row in rows if (device := device_of(row))]
     found = {rung: [(predicted(r, d, rung), r.rate) for r, d in there] for rung in ("webgpu.rows", "torch.decode")}
-    if asked.rows:
-        for (row, device), (made, rate) in zip(there, found["webgpu.rows"], strict=True):
+    if options.rows:
+        for (row, device), (prediction, rate) in zip(there, found["webgpu.rows"], strict=True):
             what = f"{device.name:24} {row.backend:7} {row.model:13} {row.format:7}"
-            print(f"{what} {made:7.1f} {rate:7.1f} {made / rate:5.2f}  {sources[row.source]}")
+            print(f"{what} {prediction:7.1f} {rate:7.1f} {prediction / rate:5.2f}  {sources[row.source]}")
     print(f"{len(there)} of {len(rows)} rows; {len(known)} of {len(names)} names are known")
     for rung, pairs in found.items():
         off, rank = _summary(pairs)

@@ -35,9 +35,11 @@ def theirs(model: nn.Module, dtype: torch.dtype) -> nn.Module:
         if isinstance(layer, nn.Linear) and name != "lm_head":
             columns, rows = layer.in_features, layer.out_features
             options = {"quant_type": "nf4", "compress_statistics": False}
-            made = bitsandbytes.nn.Linear4bit(columns, rows, False, compute_dtype=dtype, device="meta", **options)
-            made.weight = bitsandbytes.nn.Params4bit(layer.weight.data, requires_grad=False, module=made, **options)
-            model.set_submodule(name, made.to("cpu"))
+            quantized = bitsandbytes.nn.Linear4bit(columns, rows, False, compute_dtype=dtype, device="meta", **options)
+            quantized.weight = bitsandbytes.nn.Params4bit(
+                layer.weight.data, requires_grad=False, module=quantized, **options
+            )
+            model.set_submodule(name, quantized.to("cpu"))
     holder: Any = model
     holder.is_loaded_in_4bit = True
     return model

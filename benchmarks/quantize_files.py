@@ -25,7 +25,7 @@ from rung.models import open_card
 from rung.models.reader import Reader
 
 #: A process of its own beside the measured one: a child's peak counts what its parent held when it was started.
-_BESIDE = (
+_MEASURE = (
     "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
     "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
     "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(done.returncode)"
@@ -35,7 +35,7 @@ _BESIDE = (
 def run(command: Sequence[str]) -> tuple[float, float, float]:
     """Seconds, CPU seconds, and the resident peak in MB, of a process that must end well."""
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-S", "-c", _BESIDE, *command], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-S", "-c", _MEASURE, *command], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     seconds = time.perf_counter() - began

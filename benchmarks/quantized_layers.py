@@ -87,26 +87,26 @@ def layers(out: int, columns: int, count: int) -> tuple[list[nn.Module], list[nn
     return ours, theirs, first.dequantize().weight.detach().double()
 
 
-def forward(made: list[nn.Module], training: bool) -> Call:
+def forward(modules: list[nn.Module], training: bool) -> Call:
     """Forward calls without gradients; ``training`` chooses the exact path of rung's layers."""
-    for layer in made:
+    for layer in modules:
         layer.train(training)
 
     def call(turn: int, x: Tensor) -> Tensor:
         with torch.no_grad():
-            return made[turn % len(made)].train(training)(x)
+            return modules[turn % len(modules)].train(training)(x)
 
     return call
 
 
-def step(made: list[nn.Module]) -> Call:
+def step(modules: list[nn.Module]) -> Call:
     """Forward and backward to the input, as below an adapter."""
 
     def call(turn: int, x: Tensor) -> Tensor:
-        given = x.detach().requires_grad_()
-        y = made[turn % len(made)].train()(given)
+        leaf = x.detach().requires_grad_()
+        y = modules[turn % len(modules)].train()(leaf)
         y.backward(torch.ones_like(y))
-        assert given.grad is not None
+        assert leaf.grad is not None
         return y.detach()
 
     return call
@@ -153,8 +153,8 @@ def main() -> None:
     out, columns = map(int, chosen.shape.split("x"))
     count = chosen.copies or max(2, _COLD // (out * columns // 2))
     ours, theirs, dense = layers(out, columns, count)
-    held = f", held to {torch.backends.cpu.get_cpu_capability()}" if chosen.avx2 else ""
-    print(f"nf4 {chosen.shape}, {chosen.dtype}, {chosen.threads} threads, {count} copies{held}")
+    limit = f", held to {torch.backends.cpu.get_cpu_capability()}" if chosen.avx2 else ""
+    print(f"nf4 {chosen.shape}, {chosen.dtype}, {chosen.threads} threads, {count} copies{limit}")
     print("rows  rung      rung ms  bnb ms     ratio  rung dB  bnb dB")
     for rows in chosen.rows:
         x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)).to(getattr(torch, chosen.dtype))

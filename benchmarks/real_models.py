@@ -51,9 +51,9 @@ def reference(path: Path, ids: np.ndarray) -> np.ndarray:
 def peer(python: str, path: Path, ids: np.ndarray) -> np.ndarray:
     """Return llama.cpp's logits [positions, vocabulary]."""
     with tempfile.TemporaryDirectory() as folder:
-        given, out = Path(folder) / "ids.npy", Path(folder) / "logits.npy"
-        np.save(given, ids)
-        subprocess.run([python, "-c", PEER, str(path), str(given), str(out)], check=True)
+        inputs, out = Path(folder) / "ids.npy", Path(folder) / "logits.npy"
+        np.save(inputs, ids)
+        subprocess.run([python, "-c", PEER, str(path), str(inputs), str(out)], check=True)
         return np.load(out)
 
 
@@ -78,15 +78,15 @@ def main() -> None:
         model = rung.load(str(path), device="cpu", context=512)
         text = TEXT.read_text(encoding="utf-8")
         ids = np.array(model.tokenizer.encode(text, special=True, bos=True)[: arguments.tokens])
-        wanted = reference(path, ids)
+        expected = reference(path, ids)
         found = {
             "rung, as a prompt": model.logits(ids.tolist()).numpy(),
             "rung, token by token": references.token_by_token(model, ids),
         }
         if arguments.llama_python:
             found["llama.cpp"] = peer(arguments.llama_python, path, ids)
-        agreements = {name: references.agreement(wanted, logits) for name, logits in found.items()}
-        print(f"| {path.name} | transformers, f32 | | | {perplexity(wanted, ids):.3f} |")
+        agreements = {name: references.agreement(expected, logits) for name, logits in found.items()}
+        print(f"| {path.name} | transformers, f32 | | | {perplexity(expected, ids):.3f} |")
         for name, logits in found.items():
             each = agreements[name]
             row = f"{each.divergence:.2e} | {each.same_choice:.1%} | {perplexity(logits, ids):.3f}"

@@ -25,7 +25,7 @@ from pipeline_folders import KINDS, write_folder
 _PROMPT = "a cat runs over the sea"
 
 
-def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: str, format: str | None) -> None:
+def measure(folder: Path, only: str | None, options: dict[str, Any], memory: str, format: str | None) -> None:
     """The planned and the measured peak of each phase, or of one, with its seconds of processor time."""
     from rung.cli.making import device_named
     from rung.engine import planning
@@ -45,14 +45,14 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
         if planned is not None:
             peak, total = planning.peak_memory() / 2**30, planned.memory.total / 2**30
             words = f"planned {total:.2f} GB, measured {peak:.2f} GB ({total / peak - 1:+.1%})"
-            held = ", ".join(f"{name} {way}, {way.at_once} at once" for name, way in planned.held.items())
-            print(f"{now}: {words}, {time.process_time() - began:.0f} s of processor time: {held}", flush=True)
+            networks = ", ".join(f"{name} {way}, {way.at_once} at once" for name, way in planned.held.items())
+            print(f"{now}: {words}, {time.process_time() - began:.0f} s of processor time: {networks}", flush=True)
 
     class Watched(Performance):
         def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             nonlocal now, began, last
             phase = self.phase(name)
-            if wanted not in (None, phase):
+            if only not in (None, phase):
                 return others.perform(name, method, args, kwargs)
             if phase != now:
                 said()
@@ -66,10 +66,10 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
     generate.Performance = Watched  # type: ignore[misc]
     watcher = generate.Watcher(step=print, note=print, steps=lambda done, total: print(f"{done}/{total}", flush=True))
     pipeline = generate.Pipeline(opened, device_named("cpu"), memory=memory, format=format, watcher=watcher)
-    (made,) = pipeline.make([generate.Settings(_PROMPT, **options)])
+    (video,) = pipeline.make([generate.Settings(_PROMPT, **options)])
     said()
-    print(f"frames {made.frames.shape}, deviation {made.frames.std():.1f}, {made.seconds:.0f} s", flush=True)
-    if wanted is None and not np.ptp(made.frames):
+    print(f"frames {video.frames.shape}, deviation {video.frames.std():.1f}, {video.seconds:.0f} s", flush=True)
+    if only is None and not np.ptp(video.frames):
         sys.exit("the frames are of one color")
 
 
@@ -94,14 +94,14 @@ def errors(folder: Path, frames: int, size: str, steps: int) -> None:
     from rung.planning.pipeline import NetworkStorage
 
     opened, (width, height) = Folder(folder), pixels(size) or (512, 512)
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     noise, text = (
-        torch.randn(shape, generator=made) for shape in ((1, 4, frames, height // 8, width // 8), (1, 120, 4096))
+        torch.randn(shape, generator=generator) for shape in ((1, 4, frames, height // 8, width // 8), (1, 120, 4096))
     )
 
     def filled(name: str) -> Any:
-        held, there = NetworkStorage(name, "f32", 1), folder / "transformer"
-        return fill(opened.network("transformer"), there, held, torch.device("cpu"), lambda done, total: None)
+        storage, there = NetworkStorage(name, "f32", 1), folder / "transformer"
+        return fill(opened.network("transformer"), there, storage, torch.device("cpu"), lambda done, total: None)
 
     def run(network: Any) -> torch.Tensor:
         with torch.no_grad():
@@ -136,19 +136,19 @@ def main() -> None:
     parser.add_argument("--format")
     parser.add_argument("--errors", action="store_true")
     parser.add_argument("--phase", choices=("encode", "denoise", "decode"))
-    asked = parser.parse_args()
-    if not (asked.folder / "model_index.json").exists():
-        _written_apart(asked.folder, asked.kind)
-    if asked.kind == "latte" and asked.frames:
-        config = asked.folder / "transformer" / "config.json"
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"video_length": asked.frames}))
-    if asked.errors:
-        errors(asked.folder, asked.frames or 16, asked.size, asked.steps)
+    arguments = parser.parse_args()
+    if not (arguments.folder / "model_index.json").exists():
+        _written_apart(arguments.folder, arguments.kind)
+    if arguments.kind == "latte" and arguments.frames:
+        config = arguments.folder / "transformer" / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"video_length": arguments.frames}))
+    if arguments.errors:
+        errors(arguments.folder, arguments.frames or 16, arguments.size, arguments.steps)
         return
     from rung.cli.making import pixels
 
-    options = {"frames": asked.frames, "size": pixels(asked.size), "steps": asked.steps}
-    measure(asked.folder, asked.phase, options, asked.memory, asked.format)
+    options = {"frames": arguments.frames, "size": pixels(arguments.size), "steps": arguments.steps}
+    measure(arguments.folder, arguments.phase, options, arguments.memory, arguments.format)
 
 
 if __name__ == "__main__":

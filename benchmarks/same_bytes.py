@@ -112,12 +112,12 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=10_000, help="in all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache-type")
-    given = parser.parse_args()
-    names = given.models or ["demo", *map(str, sorted(FIXTURES.glob("*.gguf")))]
+    options = parser.parse_args()
+    names = options.models or ["demo", *map(str, sorted(FIXTURES.glob("*.gguf")))]
     names = [name for name in names if promises(name)]
     started = time.monotonic()
-    count = -(-given.answers // len(names))
-    differ = sum(compare(name, count, given.threads, given.cache_type) for name in names)
+    count = -(-options.answers // len(names))
+    differ = sum(compare(name, count, options.threads, options.cache_type) for name in names)
     print(f"{differ} differ, {time.monotonic() - started:.0f} s")
     sys.exit(int(differ > 0))
 

@@ -152,30 +152,30 @@ def serving(command: list[str], port: int) -> Iterator[None]:
             process.terminate()
 
 
-def over_http(command: list[str], port: int, given: argparse.Namespace) -> dict[int, float]:
+def over_http(command: list[str], port: int, options: argparse.Namespace) -> dict[int, float]:
     """Return tokens a second of a server by the number of streams."""
-    first, *prompts = all_prompts(given.streams)
+    first, *prompts = all_prompts(options.streams)
     with serving(command, port):
-        asyncio.run(rate(port, first, given.tokens))
-        rates = [asyncio.run(rate(port, each, given.tokens)) for each in prompts]
-    return dict(zip(given.streams, rates, strict=True))
+        asyncio.run(rate(port, first, options.tokens))
+        rates = [asyncio.run(rate(port, each, options.tokens)) for each in prompts]
+    return dict(zip(options.streams, rates, strict=True))
 
 
-def alone(given: argparse.Namespace) -> dict[int, float]:
+def alone(options: argparse.Namespace) -> dict[int, float]:
     """Return tokens a second of the engine by the number of sequences."""
-    context = _PROMPT + given.tokens
-    numbers = (given.streams, all_prompts(given.streams), given.tokens, given.threads, context)
-    command = [sys.executable, "-c", ENGINE, str(given.model), *map(json.dumps, numbers)]
+    context = _PROMPT + options.tokens
+    numbers = (options.streams, all_prompts(options.streams), options.tokens, options.threads, context)
+    command = [sys.executable, "-c", ENGINE, str(options.model), *map(json.dumps, numbers)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {int(count): found for count, found in json.loads(said.splitlines()[-1]).items()}
 
 
-def batched(given: argparse.Namespace) -> dict[int, float]:
+def batched(options: argparse.Namespace) -> dict[int, float]:
     """Return tokens a second of llama.cpp without a server by the number of sequences."""
-    counts, context = given.streams, (_PROMPT + given.tokens) * max(given.streams)
-    command = [str(given.llama_cpp / "llama-batched-bench"), "-m", str(given.model), "-c", str(context)]
-    command += ["-npp", str(_PROMPT // 2), "-ntg", str(given.tokens), "-npl", ",".join(map(str, counts))]
-    command += ["-t", str(given.threads), "--output-format", "jsonl"]
+    counts, context = options.streams, (_PROMPT + options.tokens) * max(options.streams)
+    command = [str(options.llama_cpp / "llama-batched-bench"), "-m", str(options.model), "-c", str(context)]
+    command += ["-npp", str(_PROMPT // 2), "-ntg", str(options.tokens), "-npl", ",".join(map(str, counts))]
+    command += ["-t", str(options.threads), "--output-format", "jsonl"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     return {each["pl"]: each["speed_tg"] for each in found}
@@ -190,31 +190,31 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    context, most = _PROMPT + given.tokens, max(given.streams)
-    common = ["--port", str(port), "--threads", str(given.threads), "--parallel", str(most)]
+    context, most = _PROMPT + options.tokens, max(options.streams)
+    common = ["--port", str(port), "--threads", str(options.threads), "--parallel", str(most)]
     ours = [
         sys.executable,
         "-m",
         "rung",
         "serve",
-        str(given.model),
+        str(options.model),
         *common,
         "--context",
         str(context),
         "--device",
         "cpu",
     ]
-    theirs = [str(given.llama_cpp / "llama-server"), "-m", str(given.model), *common] if given.llama_cpp else []
+    theirs = [str(options.llama_cpp / "llama-server"), "-m", str(options.model), *common] if options.llama_cpp else []
     turns = []
-    for _ in range(given.turns):
-        peer = over_http([*theirs, "-c", str(context * most)], port, given) if theirs else {}
-        turns.append((alone(given), over_http(ours, port, given), peer, batched(given) if theirs else {}))
-    print(f"{given.model.stem}, {given.threads} threads, {given.turns} turns")
-    for count in given.streams:
-        engine, http = ([turn[place][count] for turn in turns] for place in (0, 1))
+    for _ in range(options.turns):
+        peer = over_http([*theirs, "-c", str(context * most)], port, options) if theirs else {}
+        turns.append((alone(options), over_http(ours, port, options), peer, batched(options) if theirs else {}))
+    print(f"{options.model.stem}, {options.threads} threads, {options.turns} turns")
+    for count in options.streams:
+        engine, http = ([turn[index][count] for turn in turns] for index in (0, 1))
         lost = statistics.median(1 - b / a for a, b in zip(engine, http, strict=True))
         line = f"  {count:3} streams  engine {statistics.median(engine):8.1f}  HTTP {statistics.median(http):8.1f}"
         line += f" tokens/s  overhead {lost:+.1%}"

@@ -69,14 +69,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    budgets = {"packed": "", "as stored": tight(asked.model)}
+    options = parser.parse_args()
+    budgets = {"packed": "", "as stored": tight(options.model)}
     if not budgets["as stored"]:
         raise SystemExit("no budget makes a plan that is not packed: the packing is no larger than the file")
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in budgets}
-    for _ in range(asked.turns):
+    for _ in range(options.turns):
         for name, memory in budgets.items():
-            runs[name].append(run(asked.model, memory, asked.tokens, asked.threads))
+            runs[name].append(run(options.model, memory, options.tokens, options.threads))
     for name, found in runs.items():
         middle = sorted(found, key=lambda each: each["rate"])[len(found) // 2]
         sizes = ", ".join(f"{key} {middle[key] / 2**20:.0f} MB" for key in ("predicted", "peak", "anonymous"))

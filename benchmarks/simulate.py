@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card", default="v100")
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)  # the work of other threads would not be seen
     print(f"{'model':24} {'step':8} {'operations':>10} {'plain ms':>9} {'ratio':>6} {'us/op':>6}  bar")
     for hidden, layers, tokens in SIZES:
@@ -83,18 +83,20 @@ def main() -> None:
             with Count() as count:
                 step(model, ids)
             rows = []
-            for _ in range(asked.rounds):
+            for _ in range(options.rounds):
                 plain = best(lambda: step(model, ids))  # noqa: B023
-                with rung.simulate(asked.card):
+                with rung.simulate(options.card):
                     there, moved = copy.deepcopy(model).cuda(), ids.cuda()
                     step(there, moved)
                     rows.append((best(lambda: step(there, moved)) / plain, plain))  # noqa: B023
             ratio, plain = min(rows)
             cost = (ratio - 1) * plain / count.operations
-            bar, held = (f"< {RATIO:g} x", ratio < RATIO) if plain >= LONG else (f"<= {1e6 * COST:g} us", cost <= COST)
+            bar, passed = (
+                (f"< {RATIO:g} x", ratio < RATIO) if plain >= LONG else (f"<= {1e6 * COST:g} us", cost <= COST)
+            )
             name = f"{hidden} x {layers}, {tokens} tokens"
             figures = f"{count.operations:>10} {1e3 * plain:>9.1f} {ratio:>6.2f} {1e6 * cost:>6.1f}"
-            print(f"{name:24} {step.__name__:8} {figures}  {bar}: {'held' if held else 'missed'}")
+            print(f"{name:24} {step.__name__:8} {figures}  {bar}: {'held' if passed else 'missed'}")
 
 
 if __name__ == "__main__":

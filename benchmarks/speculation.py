@@ -64,19 +64,19 @@ def measure(
     """Return tokens a second after the first one, and the tokens."""
     ends = frozenset() if temperature else frozenset(model.card.end_tokens)
     sampler = Sampler(Sampling(temperature=temperature, seed=1))
-    made = TokenSequence(ids, sampler, ends=ends, context=model.plan.context, most=most)
+    sequence = TokenSequence(ids, sampler, ends=ends, context=model.plan.context, most=most)
     scheduler = model.scheduler
-    scheduler.add(made)
-    made.guesser = guesser
+    scheduler.add(sequence)
+    sequence.guesser = guesser
     tokens: list[int] = []
     started = 0.0
-    while not (made.ended and not made.ahead):
-        scheduler.advance(made)
-        while (token := made.take()) is not None:
+    while not (sequence.ended and not sequence.ahead):
+        scheduler.advance(sequence)
+        while (token := sequence.take()) is not None:
             tokens.append(token)
             started = started or time.perf_counter()
     took = time.perf_counter() - started
-    scheduler.cancel(made)
+    scheduler.cancel(sequence)
     return (len(tokens) - 1) / took, tokens
 
 
@@ -84,12 +84,12 @@ def compare(name: str, model: Any, ids: list[int], most: int, turns: int, make: 
     """Print the ratio of both, in turns."""
     plain, guessed, tokens = [], [], []
     for _ in range(turns + 1):
-        rate, wanted = measure(model, ids, most, None, temperature)
+        rate, expected = measure(model, ids, most, None, temperature)
         plain.append(rate)
         guesser = make()
         rate, tokens = measure(model, ids, most, guesser, temperature)
         guessed.append(rate)
-        assert tokens == wanted, "guesses changed the text"
+        assert tokens == expected, "guesses changed the text"
     ratio = statistics.median(a / b for a, b in zip(guessed[1:], plain[1:], strict=True))
     rates = f"{statistics.median(plain[1:]):.1f} -> {statistics.median(guessed[1:]):.1f} tokens/s, ratio {ratio:.2f}"
     right = f"{guesser.accepted} of {guesser.guessed} guesses right"
@@ -104,28 +104,28 @@ def main() -> None:
     parser.add_argument("--acceptance", type=float, default=0.7)
     parser.add_argument("--draft", metavar="FORMAT")
     parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args()
-    print(f"load average {os.getloadavg()[0]:.1f} at the start, {given.turns} turns")
+    options = parser.parse_args()
+    print(f"load average {os.getloadavg()[0]:.1f} at the start, {options.turns} turns")
     chance = random.Random(2)
-    if given.model and not given.draft:
-        model: Any = rung.load(given.model, context=1024)
+    if options.model and not options.draft:
+        model: Any = rung.load(options.model, context=1024)
         for edit in EDITS:
             text = model.tokenizer.encode(f"<|im_start|>user\n{edit}{TEXT}<|im_end|>\n<|im_start|>assistant\n")
-            compare(edit.strip(), model, text, 160, given.turns, Guesser)
+            compare(edit.strip(), model, text, 160, options.turns, Guesser)
         text = model.tokenizer.encode("Once upon a time", bos=True)
-        compare("drawn at temperature 1.5", model, text, 160, given.turns, Guesser, 1.5)
-    if given.draft:
-        model = rung.load(given.model, context=1024, format=given.draft, draft=given.model)
+        compare("drawn at temperature 1.5", model, text, 160, options.turns, Guesser, 1.5)
+    if options.draft:
+        model = rung.load(options.model, context=1024, format=options.draft, draft=options.model)
         for question in ("Tell a long story about a mill.", "Why is the sky blue?"):
             text = model.tokenizer.encode(f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
-            compare(f"draft for {given.draft}: {question}", model, text, 160, given.turns, DraftOnly)
-    if given.planted:
-        model = rung.load(given.planted, context=512)
+            compare(f"draft for {options.draft}: {question}", model, text, 160, options.turns, DraftOnly)
+    if options.planted:
+        model = rung.load(options.planted, context=512)
         ids = [5 + chance.randrange(200) for _ in range(32)]
         answer = measure(model, ids, 96, None)[1]
         compare(
-            f"planted, {given.acceptance} right", model, ids, 96, given.turns,
-            lambda: Planted(answer, len(ids), given.acceptance),
+            f"planted, {options.acceptance} right", model, ids, 96, options.turns,
+            lambda: Planted(answer, len(ids), options.acceptance),
         )  # fmt: skip
 
 

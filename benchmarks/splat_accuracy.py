@@ -28,8 +28,8 @@ SPLATS, BAR = 150, 1e-5
 
 def wild(seed: int) -> Splats:
     """The splats of a scene, a few of each kind."""
-    made, generator = splats(SPLATS, 3, seed), torch.Generator().manual_seed(seed)
-    means, scales, opacities = made.means.clone(), made.scales * 3, made.opacities.clone()
+    drawn, generator = splats(SPLATS, 3, seed), torch.Generator().manual_seed(seed)
+    means, scales, opacities = drawn.means.clone(), drawn.scales * 3, drawn.opacities.clone()
     means[:5, 2] *= -1
     means[5:10, 2] = torch.rand(5, generator=generator) * 0.1
     border = (torch.tensor([16.0, 32.0]) - torch.tensor([CAMERA.cx, CAMERA.cy])) / torch.tensor([CAMERA.fx, CAMERA.fy])
@@ -38,21 +38,21 @@ def wild(seed: int) -> Splats:
     scales[30:35] *= 1e-3
     scales[35:38] *= 40
     scales[38:44, 1:] *= 1e-2
-    return made._replace(means=means, scales=scales, opacities=opacities)
+    return drawn._replace(means=means, scales=scales, opacities=opacities)
 
 
-def doubles(given: Splats) -> Splats:
+def doubles(scene: Splats) -> Splats:
     """In float64."""
-    return Splats(*(tensor.double() for tensor in given))
+    return Splats(*(tensor.double() for tensor in scene))
 
 
 def rung(scenes: int) -> None:
     """Prints how far the rung is from ``ref``."""
     pixels, beyond, worst, slope = 0, 0, 0.0, 0.0
     for seed in range(scenes):
-        given, camera = wild(seed), CAMERA._replace(antialiased=seed % 2 == 1)
-        got, here = gradients(LADDER.rung("numba.tile").load(), given, camera)
-        want, there = gradients(LADDER.rung("ref").load(), doubles(given), camera)
+        scene, camera = wild(seed), CAMERA._replace(antialiased=seed % 2 == 1)
+        got, here = gradients(LADDER.rung("numba.tile").load(), scene, camera)
+        want, there = gradients(LADDER.rung("ref").load(), doubles(scene), camera)
         error = torch.cat([got.color - want.color, (got.alpha - want.alpha)[..., None]], -1).detach().abs().amax(-1)
         pixels, beyond = pixels + error.numel(), beyond + int((error > BAR).sum())
         worst = max(worst, float(error.max()))
@@ -72,16 +72,16 @@ def gsplat() -> None:
     size = torch.tensor([[CAMERA.fx, 0, CAMERA.cx], [0, CAMERA.fy, CAMERA.cy], [0, 0, 1]], dtype=torch.double)
     pose, projected = torch.eye(4, dtype=torch.double), 0.0
     for seed in range(10):
-        given = doubles(wild(seed))
-        covariances, _ = theirs._quat_scale_to_covar_preci(given.quats, given.scales, compute_preci=False, triu=False)
+        scene = doubles(wild(seed))
+        covariances, _ = theirs._quat_scale_to_covar_preci(scene.quats, scene.scales, compute_preci=False, triu=False)
         radii, means, depths, conics, _ = theirs._fully_fused_projection(
-            given.means, covariances, pose[None], size[None], CAMERA.width, CAMERA.height
+            scene.means, covariances, pose[None], size[None], CAMERA.width, CAMERA.height
         )
-        flat = project(given, pose, CAMERA)
-        seen = (radii[0] > 0).all(-1)
+        flat = project(scene, pose, CAMERA)
+        visible = (radii[0] > 0).all(-1)
         assert torch.equal(flat.radii, radii[0])
         pairs = ((flat.means, means[0]), (flat.depths, depths[0]), (flat.conics, conics[0]))
-        projected = max(projected, *(relative(got[seen], want[seen]) for got, want in pairs))
+        projected = max(projected, *(relative(got[visible], want[visible]) for got, want in pairs))
     directions = torch.nn.functional.normalize(torch.randn(1000, 3, dtype=torch.double), dim=-1)
     coefficients = torch.randn(1000, 16, 3, dtype=torch.double)
     colors = (basis(3, directions)[:, :, None] * coefficients).sum(1)

@@ -35,10 +35,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--splats", type=int, default=2000)
     parser.add_argument("--size", type=int, default=96)
-    given = parser.parse_args()
-    options = ["--steps", str(given.steps), "--max-splats", str(given.splats), "--max-resolution", str(given.size)]
+    arguments = parser.parse_args()
+    options = [
+        "--steps",
+        str(arguments.steps),
+        "--max-splats",
+        str(arguments.splats),
+        "--max-resolution",
+        str(arguments.size),
+    ]
     first: float | None = None
-    for device in given.devices:
+    for device in arguments.devices:
         found = trained(device, options)
         first = found["psnr"] if first is None else first
         print(

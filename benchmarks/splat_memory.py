@@ -70,8 +70,8 @@ def make(folder: Path, splats: int, size: int, views: int) -> None:
         name = f"{number}.png"
         Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)).save(folder / name)
         frames.append({"file_path": name, "transform_matrix": pose.tolist()})
-    held = {"w": size, "h": size, "fl_x": size, "frames": frames}
-    (folder / "transforms.json").write_text(json.dumps(held), encoding="utf-8")
+    transforms = {"w": size, "h": size, "fl_x": size, "frames": frames}
+    (folder / "transforms.json").write_text(json.dumps(transforms), encoding="utf-8")
     # reach of 3.33 sigma in pixels, at a distance of 4 with a focal length of ``size``
     sigma = math.sqrt(LAYERS * size * size / (math.pi * splats)) / 3.33 * 4 / size
     splats = round(BEGUN * splats)
@@ -117,16 +117,16 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(train(Case.of(asked.cases[0]), asked.steps)))
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(train(Case.of(options.cases[0]), options.steps)))
         return
     from rung.splats.planning.costs import Load
 
     each: dict[float, float] = {}
-    for words in asked.cases:
+    for words in options.cases:
         case = Case.of(words)
-        call = [sys.executable, __file__, "--one", "--cases", words, "--steps", str(asked.steps)]
+        call = [sys.executable, __file__, "--one", "--cases", words, "--steps", str(options.steps)]
         done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
         plan, peak, second = found["plan"], found["peak_memory_bytes"], found["median"]

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-WIDTH, HEIGHT, FOCAL, POINTS, SEEN = 1600, 1200, 1400.0, 50_000, 200
+WIDTH, HEIGHT, FOCAL, POINTS, VISIBLE = 1600, 1200, 1400.0, 50_000, 200
 #: Pictures that are drawn, and shifted in other light encoded; files are those, each with a number of its own in it.
 DRAWN, ENCODED = 8, 64
 
@@ -33,12 +33,12 @@ DRAWN, ENCODED = 8, 64
 def drawn(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     """[HEIGHT, WIDTH, 3]: soft colors, some edges, a little noise."""
     soft = rng.integers(0, 255, (9, 12, 3), dtype=np.uint8)
-    made = np.asarray(Image.fromarray(soft).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)).astype(np.int16)
+    picture = np.asarray(Image.fromarray(soft).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)).astype(np.int16)
     for _ in range(200):
         left, top = rng.integers(WIDTH), rng.integers(HEIGHT)
-        made[top : top + rng.integers(10, 200), left : left + rng.integers(10, 200)] += rng.integers(-60, 60, 3)
-    made += rng.integers(-4, 5, made.shape)
-    return made.clip(0, 255).astype(np.uint8)
+        picture[top : top + rng.integers(10, 200), left : left + rng.integers(10, 200)] += rng.integers(-60, 60, 3)
+    picture += rng.integers(-4, 5, picture.shape)
+    return picture.clip(0, 255).astype(np.uint8)
 
 
 def make(folder: Path, number: int) -> None:
@@ -67,9 +67,9 @@ def make(folder: Path, number: int) -> None:
             angle = 2 * math.pi * index / number * 3
             turn = (math.cos(angle / 2), 0.0, math.sin(angle / 2), 0.0)
             file.write(struct.pack("<I7dI", index + 1, *turn, 0.0, 0.3 * (index % 3 - 1), 4.0, 1))
-            file.write(name.encode() + b"\0" + struct.pack("<Q", SEEN))
-            marks = np.zeros(SEEN, [("x", "<f8"), ("y", "<f8"), ("point", "<i8")])
-            marks["point"] = rng.integers(1, POINTS, SEEN)
+            file.write(name.encode() + b"\0" + struct.pack("<Q", VISIBLE))
+            marks = np.zeros(VISIBLE, [("x", "<f8"), ("y", "<f8"), ("point", "<i8")])
+            marks["point"] = rng.integers(1, POINTS, VISIBLE)
             file.write(marks.tobytes())
     points = np.zeros(POINTS, [("id", "<u8"), ("at", "<f8", 3), ("rgb", "u1", 3), ("error", "<f8"), ("track", "<u8")])
     points["id"], points["at"] = np.arange(1, POINTS + 1), rng.standard_normal((POINTS, 3)) * 0.7
@@ -106,15 +106,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--max-resolution", type=int)
     parser.add_argument("--scene", type=Path, help="made here if it is not there, and kept")
-    given = parser.parse_args()
-    more = ["--max-resolution", str(given.max_resolution)] if given.max_resolution else []
+    options = parser.parse_args()
+    more = ["--max-resolution", str(options.max_resolution)] if options.max_resolution else []
     with tempfile.TemporaryDirectory() as name:
-        scene = given.scene or Path(name) / "scene"
+        scene = options.scene or Path(name) / "scene"
         if not scene.exists():
             begin = time.monotonic()
-            make(scene, given.number)
-            print(f"{given.number:,} photographs made in {time.monotonic() - begin:.0f} s", flush=True)
-        print(train(scene, Path(name) / "run", given.memory, given.steps, more))
+            make(scene, options.number)
+            print(f"{options.number:,} photographs made in {time.monotonic() - begin:.0f} s", flush=True)
+        print(train(scene, Path(name) / "run", options.memory, options.steps, more))
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ class Quad:
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = ((self.corner - origin) @ normal) / (rays @ normal)
         near = np.flatnonzero((distance > 1e-4) & (distance < best))
-        place = origin + distance[near, None] * rays[near] - self.corner
-        u, v = (place @ edge / (edge @ edge) for edge in (self.right, self.down))
+        hit = origin + distance[near, None] * rays[near] - self.corner
+        u, v = (hit @ edge / (edge @ edge) for edge in (self.right, self.down))
         inside = (u >= 0) & (u <= 1) & (v >= 0) & (v <= 1)
         near, normal = near[inside], normal / np.linalg.norm(normal)
         return Hits(near, distance[near], u[inside], v[inside], np.broadcast_to(normal, (len(near), 3)))
@@ -156,8 +156,8 @@ def cast(scene: list[Surface], origin: Array, rays: Array) -> tuple[Array, Array
     color = np.zeros((len(rays), 3))
     for index, surface in enumerate(scene):
         met = np.flatnonzero(nearest == index)
-        place = origin + best[met, None] * rays[met]
-        eye, light = (way / np.linalg.norm(way, axis=1, keepdims=True) for way in (origin - place, LIGHT - place))
+        point = origin + best[met, None] * rays[met]
+        eye, light = (way / np.linalg.norm(way, axis=1, keepdims=True) for way in (origin - point, LIGHT - point))
         normal = normals[met] * np.sign((normals[met] * eye).sum(1, keepdims=True))
         middle = eye + light
         middle /= np.linalg.norm(middle, axis=1, keepdims=True)
@@ -201,7 +201,7 @@ class Points(NamedTuple):
 
     places: Array
     colors: npt.NDArray[np.uint8]
-    seen: list[Array]
+    pixels: list[Array]
 
 
 def points(scene: list[Surface], cameras: list[Array], size: int) -> Points:
@@ -214,17 +214,17 @@ def points(scene: list[Surface], cameras: list[Array], size: int) -> Points:
         distance, color = cast(scene, origin, rays)
         places.append(origin + distance[:, None] * rays)
         colors.append(color)
-    place, seen = np.concatenate(places), []
+    positions, projections = np.concatenate(places), []
     for pose in cameras:
-        local = place @ pose[:, :3].T + pose[:, 3]
+        local = positions @ pose[:, :3].T + pose[:, 3]
         pixel = (local[:, :2] / local[:, 2:] * 0.9 + 0.5) * size
         origin = -pose[:, :3].T @ pose[:, 3]
-        free = cast(scene, origin, place - origin)[0] > 1 - 1e-3
+        free = cast(scene, origin, positions - origin)[0] > 1 - 1e-3
         inside = (local[:, 2] > 0.1) & (pixel > 0).all(1) & (pixel < size).all(1)
-        seen.append(np.where((free & inside)[:, None], pixel, np.nan))
-    often = np.sum([~np.isnan(pixel[:, 0]) for pixel in seen], axis=0) >= 2
+        projections.append(np.where((free & inside)[:, None], pixel, np.nan))
+    often = np.sum([~np.isnan(pixel[:, 0]) for pixel in projections], axis=0) >= 2
     color = np.round(np.concatenate(colors)[often] * 255).astype(np.uint8)
-    return Points(place[often], color, [pixel[often] for pixel in seen])
+    return Points(positions[often], color, [pixel[often] for pixel in projections])
 
 
 def quaternion(turn: Array) -> Array:
@@ -240,25 +240,25 @@ def quaternion(turn: Array) -> Array:
     return found
 
 
-def write_colmap(folder: Path, names: list[str], cameras: list[Array], size: int, held: Points) -> None:
+def write_colmap(folder: Path, names: list[str], cameras: list[Array], size: int, found: Points) -> None:
     """COLMAP's three text files."""
     folder.mkdir(parents=True, exist_ok=True)
     focal = 0.9 * size
     (folder / "cameras.txt").write_text(f"1 PINHOLE {size} {size} {focal} {focal} {size / 2} {size / 2}\n")
-    lines, tracks = list[str](), [list[str]() for _ in held.places]
-    for number, (name, pose, pixel) in enumerate(zip(names, cameras, held.seen, strict=True), 1):
+    lines, tracks = list[str](), [list[str]() for _ in found.places]
+    for number, (name, pose, pixel) in enumerate(zip(names, cameras, found.pixels, strict=True), 1):
         numbers = " ".join(f"{value:.12g}" for value in (*quaternion(pose[:, :3]), *pose[:, 3]))
         there = np.flatnonzero(~np.isnan(pixel[:, 0]))
         lines += [
             f"{number} {numbers} 1 {name}",
             " ".join(f"{pixel[i, 0]:.3f} {pixel[i, 1]:.3f} {i + 1}" for i in there),
         ]
-        for place, index in enumerate(there):
-            tracks[index].append(f"{number} {place}")
+        for position, index in enumerate(there):
+            tracks[index].append(f"{number} {position}")
     (folder / "images.txt").write_text("\n".join(lines) + "\n")
     rows = []
-    for number, (place, color, track) in enumerate(zip(held.places, held.colors, tracks, strict=True), 1):
-        where = " ".join(f"{value:.9g}" for value in place)
+    for number, (position, color, track) in enumerate(zip(found.places, found.colors, tracks, strict=True), 1):
+        where = " ".join(f"{value:.9g}" for value in position)
         rows.append(f"{number} {where} {' '.join(map(str, color))} 0.1 {' '.join(track)}")
     (folder / "points3D.txt").write_text("\n".join(rows) + "\n")
 
@@ -276,13 +276,13 @@ def write_transforms(path: Path, names: list[str], cameras: list[Array], size: i
     path.write_text(json.dumps({"camera_model": "OPENCV", **camera, "frames": frames}, indent=1))
 
 
-def copies(made: list[npt.NDArray[np.uint8]], cameras: list[Array]) -> tuple[float, float]:
+def copies(pictures: list[npt.NDArray[np.uint8]], cameras: list[Array]) -> tuple[float, float]:
     """PSNR of training views as answers to the test views: of the nearest by place, and of the best."""
     places = np.stack([-pose[:, :3].T @ pose[:, 3] for pose in cameras])
-    train = [index for index in range(len(made)) if index % 8]
+    train = [index for index in range(len(pictures)) if index % 8]
     nearest, best = [], []
-    for test in range(0, len(made), 8):
-        error = [np.mean((made[test].astype(float) - made[index]) ** 2) for index in train]
+    for test in range(0, len(pictures), 8):
+        error = [np.mean((pictures[test].astype(float) - pictures[index]) ** 2) for index in train]
         decibels = 10 * np.log10(255**2 / np.array(error))
         nearest.append(decibels[np.argmin(np.linalg.norm(places[train] - places[test], axis=1))])
         best.append(decibels.max())
@@ -296,20 +296,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--views", type=int, default=60)
     parser.add_argument("--size", type=int, default=400)
-    given = parser.parse_args()
-    scene, cameras = surfaces(photographs(given.wheel)), poses(given.views)
-    names = [f"view_{index:03}.png" for index in range(given.views)]
-    (given.out / "images").mkdir(parents=True, exist_ok=True)
-    made = []
+    options = parser.parse_args()
+    scene, cameras = surfaces(photographs(options.wheel)), poses(options.views)
+    names = [f"view_{index:03}.png" for index in range(options.views)]
+    (options.out / "images").mkdir(parents=True, exist_ok=True)
+    pictures = []
     for name, pose in zip(names, cameras, strict=True):
-        made.append(picture(scene, pose, given.size))
-        Image.fromarray(made[-1]).save(given.out / "images" / name)
-    held = points(scene, cameras, given.size)
-    write_colmap(given.out / "sparse/0", names, cameras, given.size, held)
-    write_transforms(given.out / "poses/transforms.json", names, cameras, given.size)
-    nearest, best = copies(made, cameras)
+        pictures.append(picture(scene, pose, options.size))
+        Image.fromarray(pictures[-1]).save(options.out / "images" / name)
+    found = points(scene, cameras, options.size)
+    write_colmap(options.out / "sparse/0", names, cameras, options.size, found)
+    write_transforms(options.out / "poses/transforms.json", names, cameras, options.size)
+    nearest, best = copies(pictures, cameras)
     print(
-        f"{given.views} views, {len(held.places):,} points; as answers the nearest training view {nearest:.1f} dB, "
+        f"{options.views} views, {len(found.places):,} points; as answers the nearest training view {nearest:.1f} dB, "
         f"the best {best:.1f} dB"
     )
 

@@ -82,16 +82,16 @@ def kills(number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scene = Path(folder) / "scene"
         demo.make(scene)
-        asked = Settings(str(scene), max_resolution=64, steps=60, max_splats=400, checkpoint_every=every, threads=1)
-        train(asked, Path(folder) / "warm")
+        settings = Settings(str(scene), max_resolution=64, steps=60, max_splats=400, checkpoint_every=every, threads=1)
+        train(settings, Path(folder) / "warm")
         begin = time.monotonic()
-        os.waitpid(_begun(asked, Path(folder) / "whole"), 0)
+        os.waitpid(_begun(settings, Path(folder) / "whole"), 0)
         long = time.monotonic() - begin
-        wanted = Path(folder, "whole", "splats.ply").read_bytes()
+        expected = Path(folder, "whole", "splats.ply").read_bytes()
         print(f"a run takes {long:.1f} s", flush=True)
         while done < number:
             out, run, step = Path(folder, f"run-{run}"), run + 1, 0
-            while (status := _killed(_begun(asked, out), out, chance, long)) == signal.SIGKILL:
+            while (status := _killed(_begun(settings, out), out, chance, long)) == signal.SIGKILL:
                 done += 1
                 in_writing += any(out.rglob(".step-*")) or any(out.rglob(".splats-*"))
                 before_first += not any(out.glob("checkpoints/step-*"))
@@ -100,7 +100,7 @@ def kills(number: int) -> None:
                     wrong.append(f"{out.name}: step {step} after a kill, {before} before, {_logged(out)} in the log")
                 if done % 20 == 0:
                     print(f"{done} kills, {run} runs, {in_writing} while writing, wrong: {wrong}", flush=True)
-            if status or not (out / "metrics.json").is_file() or (out / "splats.ply").read_bytes() != wanted:
+            if status or not (out / "metrics.json").is_file() or (out / "splats.ply").read_bytes() != expected:
                 wrong.append(f"{out.name}: ends with {status}, and other bytes or none")
             shutil.rmtree(out)
     print(
@@ -109,14 +109,14 @@ def kills(number: int) -> None:
     )
 
 
-def _begun(asked: Settings, out: Path) -> int:
+def _begun(settings: Settings, out: Path) -> int:
     """The process of a run, which goes on where there is one."""
     process = os.fork()
     if process:
         return process
     status = 1
     try:
-        train(asked, out, resume=(out / "config.json").is_file())
+        train(settings, out, resume=(out / "config.json").is_file())
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -142,8 +142,8 @@ def _newest(out: Path, wrong: list[str]) -> int:
     steps = [0]
     for path in out.glob("checkpoints/step-*"):
         try:
-            with np.load(path) as held:
-                facts = json.loads({name: held[name] for name in held.files}["facts"].tobytes())
+            with np.load(path) as archive:
+                facts = json.loads({name: archive[name] for name in archive.files}["facts"].tobytes())
             steps.append(facts["step"])
         except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
             wrong.append(f"{path}: {error}")
@@ -193,15 +193,15 @@ def main() -> None:
     part = parts.add_parser("formats")
     part.add_argument("scene", nargs="?", default="demo")
     part.add_argument("--steps", type=int, default=1500)
-    given = parser.parse_args()
-    if given.what == "speed":
-        speed(given.scene, given.splats, given.steps)
-    elif given.what == "quality":
-        quality(given.scene, given.out, given.time)
-    elif given.what == "formats":
-        formats(given.scene, given.steps)
+    options = parser.parse_args()
+    if options.what == "speed":
+        speed(options.scene, options.splats, options.steps)
+    elif options.what == "quality":
+        quality(options.scene, options.out, options.time)
+    elif options.what == "formats":
+        formats(options.scene, options.steps)
     else:
-        kills(given.number)
+        kills(options.number)
 
 
 if __name__ == "__main__":

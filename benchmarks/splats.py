@@ -30,14 +30,14 @@ CASES = ((10_000, 256, 0.05), (50_000, 512, 0.4), (100_000, 800, 1.1))
 def scene(count: int) -> Splats:
     """The splats of the benchmark."""
     generator = torch.Generator().manual_seed(0)
-    made = Splats(
+    built = Splats(
         torch.randn(count, 3, generator=generator) * 0.6 + torch.tensor([0.0, 0.0, 3.5]),
         torch.randn(count, 4, generator=generator),
         torch.rand(count, 3, generator=generator) * 0.02 + 0.005,
         torch.rand(count, generator=generator) * 0.8 + 0.1,
         torch.randn(count, 16, 3, generator=generator) * 0.3,
     )
-    return Splats(*(tensor.requires_grad_() for tensor in made))
+    return Splats(*(tensor.requires_grad_() for tensor in built))
 
 
 def seconds(rung: str, splats: Splats, camera: Camera) -> float:

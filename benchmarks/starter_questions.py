@@ -133,12 +133,12 @@ def main() -> None:
     parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--json", default="")
     parser.add_argument("--only", default="", help="ask only questions with one of these words, divided by commas")
-    given = parser.parse_args()
-    levels = given.levels.split(",")
-    asked = [one for one in QUESTIONS if any(word in one for word in given.only.split(","))]
-    said = ask(given.model, levels, asked)
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
+    options = parser.parse_args()
+    levels = options.levels.split(",")
+    questions = [one for one in QUESTIONS if any(word in one for word in options.only.split(","))]
+    said = ask(options.model, levels, questions)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
             json.dump(said, file, indent=1, ensure_ascii=False)
     rows = []
     for question, found in said.items():

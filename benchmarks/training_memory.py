@@ -95,15 +95,15 @@ def measured(case: Case) -> int:
     import transformers
 
     torch.set_num_threads(2)
-    made = transformers.LlamaConfig(**{k: v for k, v in config(case).items() if k != "model_type"})
+    llama_config = transformers.LlamaConfig(**{k: v for k, v in config(case).items() if k != "model_type"})
     _warm(torch, transformers, case.dtype)
     before = _resident("VmRSS:")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    model = transformers.LlamaForCausalLM._from_config(made)
+    model = transformers.LlamaForCausalLM._from_config(llama_config)
     if case.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     step = _steps(torch, model, case)
-    tokens = torch.randint(0, made.vocab_size, (case.batch, case.sequence))
+    tokens = torch.randint(0, llama_config.vocab_size, (case.batch, case.sequence))
     for _ in range(2):
         step(tokens)
     return _resident("VmHWM:") - before
@@ -126,7 +126,7 @@ def _steps(torch: Any, model: Any, case: Case) -> Any:
     trained = [value for value in model.parameters() if value.requires_grad]
     copied = case.way == "full" and case.dtype != "f32"
     masters = [value.detach().float() for value in trained] if copied else trained
-    made = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[case.optimizer](masters, lr=1e-4)
+    optimizer = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[case.optimizer](masters, lr=1e-4)
 
     def step(tokens: Any) -> None:
         for _ in range(2):
@@ -134,11 +134,11 @@ def _steps(torch: Any, model: Any, case: Case) -> Any:
         if copied:
             for master, value in zip(masters, trained, strict=True):
                 master.grad, value.grad = value.grad.float(), None
-        made.step()
+        optimizer.step()
         if copied:
             for master, value in zip(masters, trained, strict=True):
                 value.data.copy_(master.data)
-        made.zero_grad()
+        optimizer.zero_grad()
 
     return step
 

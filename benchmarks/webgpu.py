@@ -27,15 +27,15 @@ PROMPT, TIMES, TURNS = "The model runs on a device with", 50, 3
 
 def token_work(model: Any, device: Any) -> list[Any]:
     """Return the kernels of the last token of an answer."""
-    seen: list[list[Any]] = []
+    works: list[list[Any]] = []
     plain = device.run
-    device.run = lambda work, rows=1: (seen.append(list(work)), plain(work, rows))
+    device.run = lambda work, rows=1: (works.append(list(work)), plain(work, rows))
     try:
         with looking_ahead(0):
             "".join(model.generate(PROMPT, max_tokens=3, temperature=0, raw=True))
     finally:
         device.run = plain
-    return seen[-1]
+    return works[-1]
 
 
 @contextmanager

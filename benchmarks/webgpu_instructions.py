@@ -101,7 +101,7 @@ class Code:
     whole: int
 
 
-def keep_spirv(folder: Path, given: argparse.Namespace) -> None:
+def keep_spirv(folder: Path, options: argparse.Namespace) -> None:
     """Write the SPIR-V of a product of some rows in each format; runs in a child with the library before the loader."""
     import wgpu
 
@@ -114,15 +114,15 @@ def keep_spirv(folder: Path, given: argparse.Namespace) -> None:
     from rung.ops import proof
 
     found = [each for each in wgpu.gpu.enumerate_adapters_sync() if each.info["backend_type"] == "Vulkan"]
-    device, kept, rows = Gpu(found[0]), dict[str, Path](), min(given.rows, SHARED_ROWS)
-    blocks = given.rows // rows
-    summed = {"gain": COLUMNS, "post": 0, "keeps": True} if given.summed else {}
-    for name in given.formats.split(","):
+    device, kept, rows = Gpu(found[0]), dict[str, Path](), min(options.rows, SHARED_ROWS)
+    blocks = options.rows // rows
+    summed = {"gain": COLUMNS, "post": 0, "keeps": True} if options.summed else {}
+    for name in options.formats.split(","):
         layout, _ = pack(proof.weights(name, 16, proof.columns_of(name)), packs_signed_bytes())
         segments = (Segment(layout, COLUMNS),)
         product = Product(segments, COLUMNS, rows, 0, blocks=blocks)
-        if given.int8:
-            product = Tile(segments, COLUMNS, rows, 2 * COLUMNS, units=not given.summed, blocks=blocks, **summed)
+        if options.int8:
+            product = Tile(segments, COLUMNS, rows, 2 * COLUMNS, units=not options.summed, blocks=blocks, **summed)
         kernel = product.kernel()
         path = folder / f"{name.replace(':', '_')}.spv"
         if kernel.code in kept:  # formats of one layout share a shader
@@ -151,8 +151,8 @@ def compile_spirv(path: Path, bindings: int = 10) -> None:
     layout = vk.vkCreatePipelineLayout(device, vk.VkPipelineLayoutCreateInfo(pSetLayouts=[sets]), None)
     code = path.read_bytes()
     module = vk.vkCreateShaderModule(device, vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=code), None)
-    made = vk.VkPipelineShaderStageCreateInfo(stage=stage, module=module, pName="main")
-    vk.vkCreateComputePipelines(device, None, 1, vk.VkComputePipelineCreateInfo(stage=made, layout=layout), None)
+    stage_info = vk.VkPipelineShaderStageCreateInfo(stage=stage, module=module, pName="main")
+    vk.vkCreateComputePipelines(device, None, 1, vk.VkComputePipelineCreateInfo(stage=stage_info, layout=layout), None)
 
 
 def code_of(said: str) -> Code:
@@ -189,7 +189,7 @@ def driver(name: str) -> str:
 
 
 def counted(
-    formats: list[str], families: list[str], folder: Path, given: argparse.Namespace
+    formats: list[str], families: list[str], folder: Path, arguments: argparse.Namespace
 ) -> dict[tuple[str, str], Code]:
     """Return the code of each format on each family."""
     loader = next(iter(sorted(Path("/usr/lib").glob("*/libvulkan.so.1"))), None)
@@ -199,8 +199,8 @@ def counted(
     (folder / "keep.c").write_text(KEEP)
     library = folder / "libvulkan.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "keep.c", "-ldl"], check=True)
-    again = [sys.executable, __file__, "--rows", str(given.rows), *(["--int8"] if given.int8 else [])]
-    again += ["--summed"] if given.summed else []
+    again = [sys.executable, __file__, "--rows", str(arguments.rows), *(["--int8"] if arguments.int8 else [])]
+    again += ["--summed"] if arguments.summed else []
     keeping = {"LD_LIBRARY_PATH": str(folder), "VULKAN_LOADER": str(loader), "VK_ICD_FILENAMES": driver("lvp_icd")}
     subprocess.run([*again, "--keep", folder, "--formats", ",".join(formats)], env=os.environ | keeping, check=True)
     found = {}
@@ -225,20 +225,20 @@ def main() -> None:
     parser.add_argument("--summed", action="store_true", help="with --int8: behind a norm; only printed")
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    formats = given.formats.split(",")
-    families = given.families.split(",") if given.families else [*(DOTS if given.int8 else FAMILIES)]
-    if given.keep or given.compile:
-        return keep_spirv(given.keep, given) if given.keep else compile_spirv(given.compile)
+    options = parser.parse_args()
+    formats = options.formats.split(",")
+    families = options.families.split(",") if options.families else [*(DOTS if options.int8 else FAMILIES)]
+    if options.keep or options.compile:
+        return keep_spirv(options.keep, options) if options.keep else compile_spirv(options.compile)
     with tempfile.TemporaryDirectory() as folder:
-        found = counted(formats, families, Path(folder), given)
+        found = counted(formats, families, Path(folder), options)
     print("instructions a weight, loads under way, registers, waves a SIMD, spills, all instructions of", *families)
-    missed = compared(found, formats, families, given)
-    sys.exit("\n".join(dict.fromkeys(missed)) if missed and given.rows == 1 else 0)
+    missed = compared(found, formats, families, options)
+    sys.exit("\n".join(dict.fromkeys(missed)) if missed and options.rows == 1 else 0)
 
 
 def compared(
-    found: dict[tuple[str, str], Code], formats: list[str], families: list[str], given: argparse.Namespace
+    found: dict[tuple[str, str], Code], formats: list[str], families: list[str], options: argparse.Namespace
 ) -> list[str]:
     """Print what was counted, and write the table or compare it; return the bars that were missed."""
     missed = []
@@ -251,13 +251,13 @@ def compared(
         print(f"{name:8}", *cells, sep=" | ", flush=True)
         most = max(code.instructions for code in codes.values())
         missed += [f"{name} spills" for code in codes.values() if code.spills]
-        if name in BARRED and (most > MOST[given.int8] or min(code.loads for code in codes.values()) < LOADS):
+        if name in BARRED and (most > MOST[options.int8] or min(code.loads for code in codes.values()) < LOADS):
             missed.append(f"{name} is beyond its bar")
-        if not (given.write or given.summed) and abs(instructions.of(name, given.int8) - most) > 0.01:
-            missed.append(f"{name}: the table has {instructions.of(name, given.int8)}, counted {most:.2f}")
-    if given.write and given.rows == 1:
+        if not (options.write or options.summed) and abs(instructions.of(name, options.int8) - most) > 0.01:
+            missed.append(f"{name}: the table has {instructions.of(name, options.int8)}, counted {most:.2f}")
+    if options.write and options.rows == 1:
         rows = {name: max(found[name, family].instructions for family in families) for name in formats}
-        instructions.write(rows, given.int8)
+        instructions.write(rows, options.int8)
     return missed
 
 

@@ -61,12 +61,12 @@ def perform(name: str, target: Target) -> None:
     write("failed" if failed else "passed")
 
 
-def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
+def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run a part in a child within its time limit; return what it wrote."""
-    path, part = given.out / f"{name}.json", importlib.import_module(f"{parts.__name__}.{name}")
+    path, part = options.out / f"{name}.json", importlib.import_module(f"{parts.__name__}.{name}")
     path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks.accept", "--device", given.device, "--out", str(given.out)]
-    command += ["--part", name, *(["--small"] if given.small else [])]
+    command = [sys.executable, "-m", "benchmarks.accept", "--device", options.device, "--out", str(options.out)]
+    command += ["--part", name, *(["--small"] if options.small else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     status, said = "", ""
     try:
@@ -78,7 +78,7 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
             status = f"ended with {done.returncode}"
     except subprocess.TimeoutExpired as late:
         status, said = f"killed after {part.SECONDS} s", str(late.stderr or "")[-4000:]
-    found: dict[str, Any] = {"part": name, "device": given.device, "seconds": part.SECONDS, "error": "", "checks": []}
+    found: dict[str, Any] = {"part": name, "device": options.device, "seconds": part.SECONDS, "error": "", "checks": []}
     if path.exists():
         found = json.loads(path.read_text())
     if status:
@@ -111,17 +111,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, help="these parts alone")
     parser.add_argument("--small", action="store_true", help="small shapes: whether the suite itself works")
     parser.add_argument("--part", choices=NAMES, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        select_device(given.device)
+        select_device(options.device)
     except RungError as error:
         parser.error(str(error))
-    given.out = given.out.absolute()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.part:
-        perform(given.part, Target(given.device, given.small, given.out))
+    options.out = options.out.absolute()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.part:
+        perform(options.part, Target(options.device, options.small, options.out))
         return
-    results = [show(run(name, given)) for name in given.only or NAMES]
+    results = [show(run(name, options)) for name in options.only or NAMES]
     print(f"{sum(results)} of {len(results)} parts passed")
     sys.exit(not all(results))
 

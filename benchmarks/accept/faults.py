@@ -38,8 +38,8 @@ class Faulty:
         if name not in _COMPUTE:
             return found
 
-        def compute(*given: Any, **options: Any) -> Any:
-            values = found(*given, **options)
+        def compute(*arguments: Any, **options: Any) -> Any:
+            values = found(*arguments, **options)
             values = values.clone() if hasattr(values, "clone") else values.copy()
             self._fault(values)
             return values

@@ -114,13 +114,13 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--gap", type=float, default=4.0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, namespaces(2, "bb") as names, contextlib.ExitStack() as stack:
         machines = machines_of(names, Path(folder))
         head, node = machines
         lines, out = Path(folder) / "in.jsonl", Path(folder) / "out.jsonl"
-        options = {"max_tokens": given.tokens, "temperature": 1}
-        rows = [{"prompt": f"number {k}", "seed": k, **options} for k in range(given.lines)]
+        options = {"max_tokens": arguments.tokens, "temperature": 1}
+        rows = [{"prompt": f"number {k}", "seed": k, **options} for k in range(arguments.lines)]
         lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
         up = ("up", "demo", "--address", head.address, "--name", "one", "--context", "512")
         for machine in machines:
@@ -140,9 +140,9 @@ def main() -> None:
 
         begun = time.monotonic()
         batch = Batch(head, lines, out)
-        time.sleep(given.gap)
+        time.sleep(arguments.gap)
         begins = [lambda: head.start(*up), join]
-        killed = kill_all(machines, batch, given.gap, begins)
+        killed = kill_all(machines, batch, arguments.gap, begins)
         until = time.monotonic() + 900
         while not batch.is_over():
             for machine, begin in zip(machines, begins, strict=True):
@@ -160,9 +160,9 @@ def main() -> None:
     counts, texts = Counter(each["line"] for each in answers), {each["line"]: each.get("text") for each in expected}
     once, errors = sum(counts[line] == 1 for line in texts), sum("error" in each for each in answers)
     same = sum(each.get("text") == texts.get(each["line"]) for each in answers)
-    print(f"{once:,} of {given.lines:,} lines are answered exactly once, {errors} of them with an error;")
+    print(f"{once:,} of {arguments.lines:,} lines are answered exactly once, {errors} of them with an error;")
     print(f"{same:,} texts are those of one machine without kills ({alone.returncode}: {len(texts):,} answers)")
-    sys.exit(not once == len(answers) == given.lines or errors > 0)
+    sys.exit(not once == len(answers) == arguments.lines or errors > 0)
 
 
 if __name__ == "__main__":

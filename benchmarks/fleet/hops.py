@@ -109,17 +109,17 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--rate", help="100mbit, say")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.inside:
-        inside(given.calls)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        inside(arguments.calls)
         return
     options = [word for name, value in _OPTIONS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     with two_nodes(_MODEL, options) as (head, node):
-        if given.rate:
-            shape = ["tc", "qdisc", "add", "dev", "e0", "root", "tbf", "rate", given.rate]
+        if arguments.rate:
+            shape = ["tc", "qdisc", "add", "dev", "e0", "root", "tbf", "rate", arguments.rate]
             command = ["ip", "netns", "exec", node.namespace, *shape, "burst", "32k", "latency", "100ms"]
             subprocess.run(command, check=True)
-        over_ray(head, given.calls)
+        over_ray(head, arguments.calls)
         of_a_token(head)
 
 

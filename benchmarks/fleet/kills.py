@@ -59,17 +59,17 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     chance = random.Random(0)
-    bodies = [chat(number, given.tokens) for number in range(given.answers)]
+    bodies = [chat(number, options.tokens) for number in range(options.answers)]
     rounds, lost, different = Counter[str](), Counter[str](), Counter[str]()
     with fleet(2) as (head, *nodes):
         begun = time.monotonic()
         whole = [text(each) for each in head.ask_all(bodies)]
         seconds = time.monotonic() - begun
-        for number in range(given.rounds):
-            way, place = given.ways[number % len(given.ways)], number // len(given.ways) % 2
-            timer = threading.Timer(chance.random() * seconds, harm, (nodes[place], way))
+        for number in range(options.rounds):
+            way, node = options.ways[number % len(options.ways)], number // len(options.ways) % 2
+            timer = threading.Timer(chance.random() * seconds, harm, (nodes[node], way))
             timer.start()
             begun = time.monotonic()
             found = head.ask_all(bodies)
@@ -79,9 +79,9 @@ def main() -> None:
             lost[way] += sum(each["status"] != 200 for each in found)
             different[way] += sum(text(a) != b for a, b in zip(found, whole, strict=True) if a["status"] == 200)
             print(f"{number + 1}: {way}, {took:.1f} s; lost {lost[way]}, differ {different[way]}", flush=True)
-            mend(head, nodes[place], f"n{place + 1}", way)
+            mend(head, nodes[node], f"n{node + 1}", way)
     for way, count in rounds.items():
-        print(f"{way}: {count} rounds, {count * given.answers:,} answers: {lost[way]} lost, {different[way]} differ")
+        print(f"{way}: {count} rounds, {count * options.answers:,} answers: {lost[way]} lost, {different[way]} differ")
     sys.exit(1 if lost.total() or different.total() else 0)
 
 

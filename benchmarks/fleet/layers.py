@@ -168,8 +168,8 @@ def bounds(model: str, cut: int, options: dict[str, Any], most: int) -> dict[str
         ({n: first_seconds(alone, n) for n in steps}, {n: stage_seconds(stage, hidden, n) for n in steps})
         for _ in range(3)
     ]
-    for place, name in enumerate(("first", "second")):
-        found[name] = {n: n / min(each[place][n] for each in rounds) for n in steps}
+    for node, name in enumerate(("first", "second")):
+        found[name] = {n: n / min(each[node][n] for each in rounds) for n in steps}
     del both, stage, alone
     whole = load(model, device="cpu", **options)
     found["difference"] = float(np.abs(np.asarray(ours) - np.asarray(whole.logits(ids))).max())
@@ -184,25 +184,25 @@ def main() -> None:
     parser.add_argument("--memory", default="1GB")
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=64)
-    given = parser.parse_args()
-    numbers = {"context": given.context, "parallel": _ANSWERS, "threads": 1}
+    arguments = parser.parse_args()
+    numbers = {"context": arguments.context, "parallel": _ANSWERS, "threads": 1}
     options = [
-        word for name, value in {**numbers, "memory": given.memory}.items() for word in (f"--{name}", str(value))
+        word for name, value in {**numbers, "memory": arguments.memory}.items() for word in (f"--{name}", str(value))
     ]
-    with two_nodes(given.model, options) as machines:
+    with two_nodes(arguments.model, options) as machines:
         head = machines[0]
         nodes = [each["models"][0] for each in status(head)["nodes"]]
         print(head.said().splitlines()[-3], flush=True)
-        texts, _ = ask(head, given.model, 0, _ANSWERS, given.tokens)
-        together = rate(lambda *of: ask(head, given.model, *of), _ANSWERS, given.tokens)
-        single = rate(lambda *of: ask(head, given.model, *of), 1, given.tokens)
+        texts, _ = ask(head, arguments.model, 0, _ANSWERS, arguments.tokens)
+        together = rate(lambda *of: ask(head, arguments.model, *of), _ANSWERS, arguments.tokens)
+        single = rate(lambda *of: ask(head, arguments.model, *of), 1, arguments.tokens)
         taken = peaks(machines)
     cut = next(int(each["layers"].split()[-1]) + 1 for each in nodes if each["layers"].startswith("layers 0 "))
     for node, most in zip(
         sorted(nodes, key=lambda each: each["layers"] != f"layers 0 to {cut - 1}"), taken, strict=False
     ):
         print(f"{node['layers']}: planned {size(node['memory'])}, most resident {size(most)}")
-    found = bounds(given.model, cut, numbers, given.tokens)
+    found = bounds(arguments.model, cut, numbers, arguments.tokens)
     print(
         f"texts equal to one machine's: {texts == found['texts']}; largest difference of logits: {found['difference']}"
     )

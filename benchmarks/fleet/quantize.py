@@ -51,25 +51,25 @@ def main() -> None:
     parser.add_argument("--format", default="q4_k")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.15, 0.3, 0.6])
-    given = parser.parse_args()
-    model = str(Path(given.model).resolve())
+    options = parser.parse_args()
+    model = str(Path(options.model).resolve())
     with (
         tempfile.TemporaryDirectory() as folder,
-        fleet(len(given.shares), "--threads", "1", shares=given.shares) as (head, *nodes),
+        fleet(len(options.shares), "--threads", "1", shares=options.shares) as (head, *nodes),
     ):
         places = [Path(folder) / f"{number}.gguf" for number in range(len(nodes) + 2)]
-        together = medians(head, model, places[0], given.format, given.rounds)
+        together = medians(head, model, places[0], options.format, options.rounds)
         single = [
-            medians(head, model, places[number + 1], given.format, given.rounds)
-            for number in one_by_one(head, nodes, given.shares)
+            medians(head, model, places[number + 1], options.format, options.rounds)
+            for number in one_by_one(head, nodes, options.shares)
         ]
-        seconds(head, model, places[-1], given.format, "--threads", "1")
-        contents = [place.read_bytes() for place in places]
+        seconds(head, model, places[-1], options.format, "--threads", "1")
+        contents = [path.read_bytes() for path in places]
         is_same = all(content == contents[-1] for content in contents)
-    for place, what in enumerate(("encoding and writing", "the whole command")):
-        rate = 1 / together[place] / sum(1 / each[place] for each in single)
-        alone = ", ".join(f"{each[place]:.1f}" for each in single)
-        print(f"{what}: together {together[place]:.1f} s, alone {alone} s: {rate:.0%} of their sum")
+    for index, what in enumerate(("encoding and writing", "the whole command")):
+        rate = 1 / together[index] / sum(1 / each[index] for each in single)
+        alone = ", ".join(f"{each[index]:.1f}" for each in single)
+        print(f"{what}: together {together[index]:.1f} s, alone {alone} s: {rate:.0%} of their sum")
     print(f"{len(contents[-1]):,} bytes, those of one machine: {is_same}")
     sys.exit(not is_same)
 

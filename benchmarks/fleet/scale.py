@@ -24,15 +24,15 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--load", type=float, nargs="+", default=[0.7, 0.95])
     parser.add_argument("--seconds", type=float, default=30.0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     print("| nodes | load | requests | tokens/s | first token, median and p95 | nodes busy | simulated in, a request |")
     print("|---|---|---|---|---|---|---|")
-    for count in given.nodes:
+    for count in options.nodes:
         rates = [Rates(400.0 * k, 20.0 * k, 40.0 * k) for k in (1, 2, 4)]
         nodes = [SimulatedNode(f"n{number}", 4, rates[number % 3]) for number in range(count)]
         most = sum(1 / (PROMPT / node.rates.prefill + ANSWER / node.rates.decode_sum) for node in nodes)
-        for load in given.load:
-            trace = poisson(load * most, given.seconds, PROMPT, ANSWER)
+        for load in options.load:
+            trace = poisson(load * most, options.seconds, PROMPT, ANSWER)
             begun = time.perf_counter()
             found = Simulation(nodes).run(trace)
             cost = (time.perf_counter() - begun) / len(trace)

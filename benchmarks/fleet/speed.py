@@ -117,26 +117,26 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     options = ("--threads", "1", "--parallel", "4")
-    with fleet(len(given.shares), *options, shares=given.shares) as (head, *nodes):
+    with fleet(len(arguments.shares), *options, shares=arguments.shares) as (head, *nodes):
         measure_again(head, nodes)
         measured = rates_of(head)
         rounds, forecasts = [], [measured]
-        for number in range(given.rounds):
+        for number in range(arguments.rounds):
             before, begun = [cpu_seconds(each) for each in (head, *nodes)], time.monotonic()
-            rounds.append(ask(head, given.requests, given.tokens, f"together {number}"))
+            rounds.append(ask(head, arguments.requests, arguments.tokens, f"together {number}"))
             took = time.monotonic() - begun
             forecasts.append(rates_of(head))
             cores = [(cpu_seconds(each) - taken) / took for each, taken in zip((head, *nodes), before, strict=True)]
             print(f"together: {tokens_per_second(rounds[-1]):.1f} tokens/s; {by_node(rounds[-1])}")
             print("cores that the head, with the client, and nodes took:", ", ".join(f"{each:.2f}" for each in cores))
-        single = alone(head, nodes, given.shares, given.requests, given.tokens)
+        single = alone(head, nodes, arguments.shares, arguments.requests, arguments.tokens)
     known = [
         (slots, Rates(rates.prefill, min(rates.decode, rate), rate, rates.latency))
         for (slots, rates), rate in zip(measured, single, strict=True)
     ]
-    oracle = simulated(known, given.requests, given.tokens)
+    oracle = simulated(known, arguments.requests, arguments.tokens)
     firsts = f"first token p95 {oracle.first_token_p95:.2f} s"
     print(f"simulated from the speeds alone, an oracle: {oracle.tokens_per_second:.1f} tokens/s, {firsts}")
     for found, nodes_then in zip(rounds, forecasts, strict=False):
@@ -144,7 +144,7 @@ def main() -> None:
         print(f"together: {rate:.1f} tokens/s, {rate / sum(single):.0%} of their sum {sum(single):.1f}, ", end="")
         print(f"{rate / oracle.tokens_per_second:.0%} of the oracle's; first token p95 {first:.2f} s, ", end="")
         print(f"{first / oracle.first_token_p95:.2f} x the oracle's")
-        own = simulated(nodes_then, given.requests, given.tokens)
+        own = simulated(nodes_then, arguments.requests, arguments.tokens)
         print("  nodes were known for", ", ".join(f"{rates.decode_sum:.0f}" for _, rates in nodes_then), end="")
         print(f" tokens/s before; simulated from that: {own.tokens_per_second / rate - 1:+.0%} tokens/s, ", end="")
         print(f"first token p95 {own.first_token_p95 / first - 1:+.0%}")

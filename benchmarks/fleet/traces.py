@@ -92,16 +92,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--load", type=float, default=0.6)
     parser.add_argument("--tokens", type=int, default=100)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print("| nodes | trace | requests | tokens/s | simulated | out | first token p95 | simulated | out |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     options = ("--threads", "1", "--parallel", "4")
-    with fleet(len(given.shares), *options, shares=given.shares) as (head, *nodes):
+    with fleet(len(arguments.shares), *options, shares=arguments.shares) as (head, *nodes):
         measure_again(head, nodes)
         for count in range(len(nodes), 0, -1):
-            sent(head, [Request(0.0, _SHORT, given.tokens)] * _KNOWN, f"known {count}")
+            sent(head, [Request(0.0, _SHORT, arguments.tokens)] * _KNOWN, f"known {count}")
             for kind in ("steady", "bursts", "long prompts"):
-                compared(head, count, trace(kind, rates_of(head), given.load, given.seconds, given.tokens), kind)
+                compared(
+                    head, count, trace(kind, rates_of(head), arguments.load, arguments.seconds, arguments.tokens), kind
+                )
             if count > 1:
                 leave(nodes[count - 1])
 

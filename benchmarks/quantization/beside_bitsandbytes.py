@@ -60,10 +60,10 @@ def kl_of(model: nn.Module, exact: list[Tensor], ids: Tensor) -> float:
 
 def changed(model: nn.Module, weight_of: Callable[[str, nn.Linear], Tensor]) -> Any:
     """Return a copy of a model with other weights of its linear layers."""
-    made = copy.deepcopy(model)
-    for name, layer in linears(made).items():
+    result = copy.deepcopy(model)
+    for name, layer in linears(result).items():
         layer.weight.data = weight_of(name, layer).float()
-    return made
+    return result
 
 
 def compare(model: Any, name: str, samples: list[Tensor], exact: list[Tensor], ids: Tensor) -> None:
@@ -76,11 +76,11 @@ def compare(model: Any, name: str, samples: list[Tensor], exact: list[Tensor], i
         return decoded
 
     found = [kl_of(changed(model, other), exact, ids)]
-    for given in (samples, []):
-        quantized = rung.quantize(copy.deepcopy(model), _FORMATS[name], skip=["lm_head"], samples=given)
-        held = {key: layer for key, layer in quantized.named_modules() if hasattr(layer, "stored")}
-        sizes[1] = sum(part.nbytes for layer in held.values() for part in layer.stored.parts().values())
-        found.append(kl_of(changed(model, lambda key, _, held=held: held[key].stored.decode()), exact, ids))
+    for texts in (samples, []):
+        quantized = rung.quantize(copy.deepcopy(model), _FORMATS[name], skip=["lm_head"], samples=texts)
+        modules = {key: layer for key, layer in quantized.named_modules() if hasattr(layer, "stored")}
+        sizes[1] = sum(part.nbytes for layer in modules.values() for part in layer.stored.parts().values())
+        found.append(kl_of(changed(model, lambda key, _, modules=modules: modules[key].stored.decode()), exact, ids))
     print(
         f"{name}: {sizes[0]:,} bytes by bitsandbytes, {sizes[1]:,} by rung; KL {found[0]:.5f} by bitsandbytes, "
         f"{found[1]:.5f} by rung with samples (ratio {found[1] / found[0]:.2f}), {found[2]:.5f} without",
@@ -95,21 +95,21 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--formats", nargs="+", choices=tuple(_FORMATS), default=tuple(_FORMATS))
-    given = parser.parse_args()
+    options = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
     target.configure(2)
-    card = find_card(given.original, offline=True)
+    card = find_card(options.original, offline=True)
     tokenizer = Tokenizer.from_card(card)
-    with tempfile.TemporaryDirectory(dir=Path(given.original).parent) as place:
-        folder = Path(place, "model")
+    with tempfile.TemporaryDirectory(dir=Path(options.original).parent) as temporary:
+        folder = Path(temporary, "model")
         write(converting(card, False, "f32"), folder, 2)
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    samples = list(windows(tokenizer, mixed("calibration", 5 * given.samples), _LENGTH, given.samples)[:, None])
-    ids = windows(tokenizer, mixed("held-out", 5 * given.tokens), _LENGTH, given.tokens)
+    samples = list(windows(tokenizer, mixed("calibration", 5 * options.samples), _LENGTH, options.samples)[:, None])
+    ids = windows(tokenizer, mixed("held-out", 5 * options.tokens), _LENGTH, options.tokens)
     with torch.inference_mode():
         exact = [model(input_ids=window[None]).logits[0, :-1].log_softmax(dim=1) for window in ids]
-    for name in given.formats:
+    for name in options.formats:
         compare(model, name, samples, exact, ids)
 
 

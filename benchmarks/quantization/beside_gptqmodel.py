@@ -31,16 +31,16 @@ from rung.quantization.text import windows
 _LENGTH = 512
 
 
-def theirs(method: str, source: Path, made: Path, samples: Any) -> None:
+def theirs(method: str, source: Path, out: Path, samples: Any) -> None:
     """Write a folder by GPTQModel."""
     from gptqmodel import GPTQModel, QuantizeConfig
 
     more = {"format": "gemm"} if method == "awq" else {"sym": True}
     config = QuantizeConfig(bits=4, group_size=32, method=method, desc_act=False, device="cpu", **more)
     model = GPTQModel.load(str(source), config)
-    given = [{"input_ids": window[None], "attention_mask": window[None] * 0 + 1} for window in samples]
-    model.quantize(given, batch_size=1)
-    model.save(str(made))
+    examples = [{"input_ids": window[None], "attention_mask": window[None] * 0 + 1} for window in samples]
+    model.quantize(examples, batch_size=1)
+    model.save(str(out))
 
 
 def main() -> None:
@@ -50,25 +50,29 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--methods", nargs="*", choices=("gptq", "awq"), default=("gptq", "awq"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     target.configure(2)
-    card = find_card(given.original, offline=True)
+    card = find_card(arguments.original, offline=True)
     tokenizer = Tokenizer.from_card(card)
-    with tempfile.TemporaryDirectory(dir=Path(given.original).parent) as place:
-        source, text = Path(place, "source"), Path(place, "text.txt")
+    with tempfile.TemporaryDirectory(dir=Path(arguments.original).parent) as temporary:
+        source, text = Path(temporary, "source"), Path(temporary, "text.txt")
         write(converting(card, False, "f32"), source, 2)
-        text.write_text(mixed("calibration", 5 * given.samples))
-        reference = Reference(card, windows(tokenizer, mixed("held-out", 5 * given.tokens), _LENGTH, given.tokens))
-        for name in (*given.methods, "rung"):
-            began, made = time.monotonic(), Path(place, name)
+        text.write_text(mixed("calibration", 5 * arguments.samples))
+        reference = Reference(
+            card, windows(tokenizer, mixed("held-out", 5 * arguments.tokens), _LENGTH, arguments.tokens)
+        )
+        for name in (*arguments.methods, "rung"):
+            began, result = time.monotonic(), Path(temporary, name)
             if name == "rung":
                 options = ["--format", "q4_0", "--as", "gptq", "--text", str(text)]
-                subprocess.run([sys.executable, "-m", "rung", "quantize", str(source), str(made), *options], check=True)
+                subprocess.run(
+                    [sys.executable, "-m", "rung", "quantize", str(source), str(result), *options], check=True
+                )
             else:
-                theirs(name, source, made, windows(tokenizer, text.read_text(), _LENGTH, given.samples))
+                theirs(name, source, result, windows(tokenizer, text.read_text(), _LENGTH, arguments.samples))
             took = time.monotonic() - began
-            size = sum(path.stat().st_size for path in made.glob("*.safetensors"))
-            kl = reference.compare(find_card(str(made), offline=True)).divergence
+            size = sum(path.stat().st_size for path in result.glob("*.safetensors"))
+            kl = reference.compare(find_card(str(result), offline=True)).divergence
             print(f"{name}: KL {kl:.5f}, {size:,} bytes, {took:.0f} s", flush=True)
 
 

@@ -74,22 +74,22 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="JSON; cells that it has are not measured again")
     parser.add_argument("--judge", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
-    target.configure(given.threads)
-    card = find_card(given.original, offline=True)
-    with tempfile.TemporaryDirectory(dir=Path(given.original).parent) as place:
-        folder = Path(place)
+    options = parser.parse_args()
+    target.configure(options.threads)
+    card = find_card(options.original, offline=True)
+    with tempfile.TemporaryDirectory(dir=Path(options.original).parent) as temporary:
+        folder = Path(temporary)
         text, other = folder / "text.txt", folder / "other.txt"
         text.write_text(mixed("calibration", _CHARACTERS))
         other.write_text(mixed("held-out", _CHARACTERS))
         began = time.monotonic()
-        found = Calibration(card, text, given.threads, lambda label, done, total: None)
+        found = Calibration(card, text, options.threads, lambda label, done, total: None)
         print(f"statistics and options of rung: {time.monotonic() - began:.0f} s", flush=True)
         importance = folder / "imatrix.gguf"
         call(
-            given.llama_cpp / "llama-imatrix",
+            options.llama_cpp / "llama-imatrix",
             "-m",
-            given.original,
+            options.original,
             "-f",
             text,
             "-o",
@@ -97,23 +97,23 @@ def main() -> None:
             "-c",
             512,
             "-t",
-            given.threads,
+            options.threads,
         )
         reference = Reference(card, windows(Tokenizer.from_card(card), other.read_text(), 512, _TOKENS))
-        if given.judge:
+        if options.judge:
             for count in (32, 256):
                 kl = reference.computed(Arithmetic(inputs=f"int8:{count}")).divergence
                 print(f"inputs of all weights in blocks of {count}, weights as they are: KL {kl:.5f}", flush=True)
-        judge = Judge(given.llama_cpp, given.original, other, folder, given.threads) if given.judge else None
-        known = json.loads(given.results.read_text()) if given.results.exists() else {}
-        for name in given.names:
+        judge = Judge(options.llama_cpp, options.original, other, folder, options.threads) if options.judge else None
+        known = json.loads(options.results.read_text()) if options.results.exists() else {}
+        for name in options.names:
             if name not in known:
-                known[name] = cell(name, given, folder, importance, found, reference, judge)
-                given.results.write_text(json.dumps(known))
-        cells = [known[name] for name in given.names]
+                known[name] = cell(name, options, folder, importance, found, reference, judge)
+                options.results.write_text(json.dumps(known))
+        cells = [known[name] for name in options.names]
     ratios = [ours / theirs for _, theirs, ours in cells]
     print(f"largest ratio {max(ratios):.2f} (bar 0.70), median {median(ratios):.2f} (bar 0.55)")
-    print_fewer(given.names, cells)
+    print_fewer(options.names, cells)
 
 
 def print_fewer(names: Sequence[str], cells: Sequence[tuple[int, float, float]]) -> None:
@@ -130,13 +130,19 @@ def print_fewer(names: Sequence[str], cells: Sequence[tuple[int, float, float]])
 
 
 def cell(
-    name: str, given: Any, folder: Path, importance: Path, found: Calibration, reference: Reference, judge: Judge | None
+    name: str,
+    options: Any,
+    folder: Path,
+    importance: Path,
+    found: Calibration,
+    reference: Reference,
+    judge: Judge | None,
 ) -> tuple[int, float, float]:
     """Print one row and return the bytes and both KL."""
     theirs, ours = folder / f"{name}-llama.gguf", folder / f"{name}-rung.gguf"
-    call(given.llama_cpp / "llama-quantize", "--imatrix", importance, given.original, theirs, name, given.threads)
+    call(options.llama_cpp / "llama-quantize", "--imatrix", importance, options.original, theirs, name, options.threads)
     job, choice = budgeted(found, Budget(size=theirs.stat().st_size), {})
-    write(job, ours, given.threads)
+    write(job, ours, options.threads)
     cards = [find_card(str(file), offline=True) for file in (theirs, ours)]
     kl = [reference.compare(card).divergence for card in cards]
     plain = sum(len(each.shape) > 1 and not each.format.endswith("_k") for each in cards[0].tensors)

@@ -48,12 +48,12 @@ def _prose() -> Iterator[tuple[str, str]]:
 
 def _licences() -> Iterator[tuple[str, str]]:
     """The licences of what is installed; each text once."""
-    seen = set()
+    found = set()
     for each in sorted(importlib.metadata.distributions(), key=lambda one: str(one.metadata["Name"])):
         for file in each.files or ():
             if "LICENSE" not in file.name.upper() and "COPYING" not in file.name.upper():
                 continue
             path = Path(str(file.locate()))
-            if path.is_file() and (text := path.read_text(encoding="utf-8", errors="ignore")) not in seen:
-                seen.add(text)
+            if path.is_file() and (text := path.read_text(encoding="utf-8", errors="ignore")) not in found:
+                found.add(text)
                 yield hashlib.sha256(text.encode()).hexdigest(), text

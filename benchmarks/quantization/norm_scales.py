@@ -63,17 +63,17 @@ def main() -> None:
     parser.add_argument("original")
     parser.add_argument("--formats", nargs="+", default=["q4_0", "q2_k"])
     parser.add_argument("--every", type=int, default=3, help="take every so many layers")
-    given = parser.parse_args()
+    options = parser.parse_args()
     target.configure(1)
-    card = find_card(given.original, offline=True)
+    card = find_card(options.original, offline=True)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "norm-scales.txt")
         text.write_text(mixed("calibration", _CHARACTERS))
         statistics = Calibration(card, text, 1, lambda label, done, total: None).rounder.statistics
     by_role = {tensor.role: tensor for tensor in matrices(card)}
-    sums = {(name, feedback): np.zeros(2) for name in given.formats for feedback in (False, True)}
+    sums = {(name, feedback): np.zeros(2) for name in options.formats for feedback in (False, True)}
     with Reader(card) as reader:
-        for layer in range(0, len(card.decoder.layers), given.every):
+        for layer in range(0, len(card.decoder.layers), options.every):
             for group in GROUPS:
                 known = []
                 for kind in group:

@@ -118,32 +118,32 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--widen", type=int, help="dimensions of the hidden states, 768 for SmolLM2")
-    given = parser.parse_args()
+    options = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
     from rung.engine.tokenizers.tokenizer import Tokenizer
 
-    torch.manual_seed(given.seed)
-    tokenizer = Tokenizer.from_card(find_card(given.source, offline=True))
-    with tempfile.TemporaryDirectory(dir=given.target.parent) as place:
-        before, after = Path(place, "before"), Path(place, "after")
-        write(converting(find_card(given.source, offline=True), False, "f32"), before, 2)
+    torch.manual_seed(options.seed)
+    tokenizer = Tokenizer.from_card(find_card(options.source, offline=True))
+    with tempfile.TemporaryDirectory(dir=options.target.parent) as temporary:
+        before, after = Path(temporary, "before"), Path(temporary, "after")
+        write(converting(find_card(options.source, offline=True), False, "f32"), before, 2)
         model: Any = AutoModelForCausalLM.from_pretrained(before, dtype=torch.float32)
         check = windows(tokenizer, mixed("calibration", 30_000), 8)
-        train = windows(tokenizer, mixed("train", 8 * _LENGTH * given.steps), given.steps)
+        train = windows(tokenizer, mixed("train", 8 * _LENGTH * options.steps), options.steps)
         file = perplexity(model, check)
-        add_noise(model, given.source, before, given.seed)
+        add_noise(model, options.source, before, options.seed)
         print(f"perplexity of the file {file:.3f}, with noise {perplexity(model, check):.3f}", flush=True)
-        if given.widen is not None:
-            model = widened(model, given.widen, given.seed)
-            print(f"widened to {given.widen}: perplexity {perplexity(model, check):.3f}", flush=True)
-        tune(model, train, check, _SLACK * file, given.steps, given.rate, given.seed)
+        if options.widen is not None:
+            model = widened(model, options.widen, options.seed)
+            print(f"widened to {options.widen}: perplexity {perplexity(model, check):.3f}", flush=True)
+        tune(model, train, check, _SLACK * file, options.steps, options.rate, options.seed)
         model.save_pretrained(after)
         for path in before.iterdir():
             if not path.name.endswith(".safetensors") and not (after / path.name).exists():
                 (after / path.name).write_bytes(path.read_bytes())
-        write(converting(find_card(str(after), offline=True), True, "f32"), given.target, 2)
-        print(f"{given.target}: perplexity {perplexity(model, check):.3f}, the file's {file:.3f}")
+        write(converting(find_card(str(after), offline=True), True, "f32"), options.target, 2)
+        print(f"{options.target}: perplexity {perplexity(model, check):.3f}, the file's {file:.3f}")
 
 
 if __name__ == "__main__":

@@ -99,21 +99,23 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--formats", nargs="+", help="only these formats, for fewer roundings")
-    given = parser.parse_args()
-    target.configure(given.threads)
-    card = find_card(given.original, offline=True)
-    given.kept.mkdir(parents=True, exist_ok=True)
-    text = given.kept / "text.txt"
+    arguments = parser.parse_args()
+    target.configure(arguments.threads)
+    card = find_card(arguments.original, offline=True)
+    arguments.kept.mkdir(parents=True, exist_ok=True)
+    text = arguments.kept / "text.txt"
     text.write_text(mixed("calibration", _CHARACTERS))
-    found = Calibration(card, text, given.threads, lambda label, done, total: None)
+    found = Calibration(card, text, arguments.threads, lambda label, done, total: None)
     options = {
-        role: tuple(one for one in each if given.formats is None or one.format.name in given.formats) or each
+        role: tuple(one for one in each if arguments.formats is None or one.format.name in arguments.formats) or each
         for role, each in found.options.items()
     }
-    tensors = given.kept / found.rounder.digest
+    tensors = arguments.kept / found.rounder.digest
     tensors.mkdir(exist_ok=True)
-    other = windows(Tokenizer.from_card(card), mixed("held-out", 5 * given.tokens), 512, given.tokens)
-    measured = measure(mixtures(options, given.mixtures, 0), found, Reference(card, other), tensors, given.tokens)
+    other = windows(Tokenizer.from_card(card), mixed("held-out", 5 * arguments.tokens), 512, arguments.tokens)
+    measured = measure(
+        mixtures(options, arguments.mixtures, 0), found, Reference(card, other), tensors, arguments.tokens
+    )
     print_bars(measured)
 
 

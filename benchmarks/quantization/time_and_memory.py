@@ -32,17 +32,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("original")
     parser.add_argument("--bits", type=float, default=5.0, help="bits for each weight of the file")
-    given = parser.parse_args()
-    card = find_card(given.original, offline=True)
-    with tempfile.TemporaryDirectory(dir=Path(given.original).parent) as place:
-        text, cache = Path(place, "text.txt"), Path(place, "cache")
+    options = parser.parse_args()
+    card = find_card(options.original, offline=True)
+    with tempfile.TemporaryDirectory(dir=Path(options.original).parent) as temporary:
+        text, cache = Path(temporary, "text.txt"), Path(temporary, "cache")
         text.write_text(mixed("calibration", _CHARACTERS))
         cache.mkdir()
         for kept in ("kernels", "proofs"):
             if (CACHE.read() / kept).exists():
                 shutil.copytree(CACHE.read() / kept, cache / kept)
-        size = round(card.parameters * given.bits / 8)
-        command = [sys.executable, "-m", "rung", "quantize", given.original, str(Path(place, "out.gguf"))]
+        size = round(card.parameters * options.bits / 8)
+        command = [sys.executable, "-m", "rung", "quantize", options.original, str(Path(temporary, "out.gguf"))]
         command += ["--size", str(size), "--text", str(text), "--json"]
         began = time.monotonic()
         done = subprocess.run(command, env={**os.environ, "RUNG_CACHE": str(cache)}, capture_output=True, text=True)

@@ -84,9 +84,9 @@ def of_stream(content: bytes) -> list[Any]:
     return [said[index] for index in sorted(said)]
 
 
-async def answer(port: int, given: tuple[str, dict[str, Any]]) -> str:
+async def answer(port: int, request: tuple[str, dict[str, Any]]) -> str:
     """Return an answer as text that must be the same; a refusal for want of room is repeated."""
-    path, body = given
+    path, body = request
     while (reply := await call(port, path, body)).status == 503:
         await asyncio.sleep(0.1)
     if reply.status != 200:
@@ -116,9 +116,9 @@ async def run(server: Server, count: int, seed: int) -> Findings:
 
 def main() -> int:
     """Compare answers and print how many differ."""
-    given = arguments(__doc__, 10_000).parse_args()
-    with serving(given.model, "--parallel", str(COMPANY)) as server:
-        return asyncio.run(run(server, given.count, given.seed)).show()
+    options = arguments(__doc__, 10_000).parse_args()
+    with serving(options.model, "--parallel", str(COMPANY)) as server:
+        return asyncio.run(run(server, options.count, options.seed)).show()
 
 
 if __name__ == "__main__":

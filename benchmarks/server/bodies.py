@@ -115,8 +115,8 @@ class Bodies:
             name = chance.choice(list(value))
             return {**value, name: self._mutated(value[name])}
         if isinstance(value, list) and value and chance.random() < 0.8:
-            place = chance.randrange(len(value))
-            return [*value[:place], self._mutated(value[place]), *value[place + 1 :]]
+            index = chance.randrange(len(value))
+            return [*value[:index], self._mutated(value[index]), *value[index + 1 :]]
         strange: list[Callable[[], Any]] = [
             lambda: chance.choice(_NUMBERS),
             lambda: chance.choice(_WORDS),
@@ -134,10 +134,10 @@ class Bodies:
     def _broken(self, data: bytes) -> bytes:
         """Return bytes that are hardly JSON."""
         chance = self._chance
-        place = chance.randrange(len(data) + 1)
-        made = [
-            data[:place],
-            data[:place] + bytes([chance.randrange(256)]) + data[place:],
+        index = chance.randrange(len(data) + 1)
+        variants = [
+            data[:index],
+            data[:index] + bytes([chance.randrange(256)]) + data[index:],
             data + data,
             b"\xef\xbb\xbf" + data,
             data.decode().encode("utf-16"),
@@ -154,7 +154,7 @@ class Bodies:
             b'""',
             b"0",
         ]
-        return chance.choice(made)
+        return chance.choice(variants)
 
 
 def nested(depth: int) -> Any:

@@ -46,21 +46,21 @@ async def _stream(port: int, number: int, tokens: int, bias: dict[str, int]) -> 
     return events
 
 
-async def measure(server: parts.Server, given: argparse.Namespace) -> Cost:
+async def measure(server: parts.Server, options: argparse.Namespace) -> Cost:
     """Read streams of a server, all at once."""
     bias = await parts.endless(server.port)
-    for tokens in (16, given.tokens):  # the first ones warm it up
+    for tokens in (16, options.tokens):  # the first ones warm it up
         before, begun = _cpu_seconds(server.process.pid), time.monotonic()
-        jobs = (_stream(server.port, number, tokens, bias) for number in range(given.streams))
+        jobs = (_stream(server.port, number, tokens, bias) for number in range(options.streams))
         events = sum(await asyncio.gather(*jobs))
         took, seconds = _cpu_seconds(server.process.pid) - before, time.monotonic() - begun
     return Cost(1e6 * took / events, events / seconds, parts.memory(server.process.pid, "VmHWM"))
 
 
-def turn(source: Path, given: argparse.Namespace) -> Cost:
+def turn(source: Path, options: argparse.Namespace) -> Cost:
     """Serve one version and measure it."""
-    with parts.serving(given.model, "--parallel", str(given.streams), source=source) as server:
-        return asyncio.run(measure(server, given))
+    with parts.serving(options.model, "--parallel", str(options.streams), source=source) as server:
+        return asyncio.run(measure(server, options))
 
 
 def main() -> int:
@@ -71,14 +71,14 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--model", default="demo")
-    given = parser.parse_args()
+    options = parser.parse_args()
     sources = {"now": Path(__file__).parents[2] / "src"}
-    if given.before is not None:
-        sources = {"before": given.before, **sources}
+    if options.before is not None:
+        sources = {"before": options.before, **sources}
     found: dict[str, list[Cost]] = {name: [] for name in sources}
-    for _ in range(given.turns):
+    for _ in range(options.turns):
         for name, source in sources.items():
-            found[name].append(turn(source, given))
+            found[name].append(turn(source, options))
     for name, costs in found.items():
         cpu = statistics.median(each.cpu for each in costs)
         rate = statistics.median(each.rate for each in costs)

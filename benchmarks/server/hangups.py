@@ -68,10 +68,10 @@ async def steps_after(server: Server, bias: dict[str, int], found: Findings, tri
         body = {"prompt": "the", "max_tokens": 400, "temperature": 1, "logit_bias": bias, "stream": True}
         async with connected(server.port) as (reader, writer):
             writer.write(request("/v1/completions", body))
-            seen = 0
+            count = 0
             async for _each in events(reader):
-                seen += 1
-                if seen == 5:
+                count += 1
+                if count == 5:
                     break
         seconds = await idle(server.port)
         found.counts["slowest place that became free, s"] = max(
@@ -117,10 +117,10 @@ async def run(server: Server, count: int, seed: int) -> Findings:
 
 def main() -> int:
     """Have clients hang up and print what was found."""
-    given = arguments(__doc__, 5000).parse_args()
-    with serving(given.model, "--parallel", "8") as server:
-        print(f"{given.count:,} hang-ups, seed {given.seed}")
-        return asyncio.run(run(server, given.count, given.seed)).show()
+    options = arguments(__doc__, 5000).parse_args()
+    with serving(options.model, "--parallel", "8") as server:
+        print(f"{options.count:,} hang-ups, seed {options.seed}")
+        return asyncio.run(run(server, options.count, options.seed)).show()
 
 
 if __name__ == "__main__":

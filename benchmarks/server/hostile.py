@@ -315,20 +315,20 @@ def main() -> int:
     parser = arguments(__doc__, 10_000)
     parser.add_argument("--parts", type=Path, metavar="FOLDER", help="send them in parts, and go on behind those there")
     parser.add_argument("--schemathesis", metavar="PROGRAM", help="the program st of schemathesis")
-    given = parser.parse_args()
-    if given.parts is not None:
-        if given.schemathesis:
+    options = parser.parse_args()
+    if options.parts is not None:
+        if options.schemathesis:
             parser.error("--parts are of our own requests: leave --schemathesis out")
-        found = run_parts(given.parts, given.model, given.count, given.seed)
-        print(f"{-(-given.count // PART) * PART:,} hostile requests in parts, from seed {given.seed} on")
+        found = run_parts(options.parts, options.model, options.count, options.seed)
+        print(f"{-(-options.count // PART) * PART:,} hostile requests in parts, from seed {options.seed} on")
         return found.show()
-    more = ["--context", "64"] if given.schemathesis else []
-    with serving(given.model, "--parallel", "4", *more) as server:
-        if given.schemathesis:
-            found = asyncio.run(run_schemathesis(server, given.schemathesis, given.count, given.seed))
+    more = ["--context", "64"] if options.schemathesis else []
+    with serving(options.model, "--parallel", "4", *more) as server:
+        if options.schemathesis:
+            found = asyncio.run(run_schemathesis(server, options.schemathesis, options.count, options.seed))
         else:
-            found = asyncio.run(run(server, given.count, given.seed))
-        print(f"{given.count:,} hostile requests, seed {given.seed}")
+            found = asyncio.run(run(server, options.count, options.seed))
+        print(f"{options.count:,} hostile requests, seed {options.seed}")
         return found.show()
 
 

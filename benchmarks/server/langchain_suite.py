@@ -118,15 +118,15 @@ def main() -> int:
     parser.add_argument("--encoder", help="the model of embeddings")
     parser.add_argument("--messages", action="store_true", help="print all that pytest wrote")
     parser.add_argument("--llama-server", metavar="PROGRAM")
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
-    for suite, model in (("TestChat", given.model), ("TestEmbeddings", given.encoder or given.model)):
+    for suite, model in (("TestChat", options.model), ("TestEmbeddings", options.encoder or options.model)):
         with parts.serving(model, "--any-name") as server:
             url = f"http://127.0.0.1:{server.port}"
-            failed += show(suite, "rung", *outcomes(given.python, url, "rung", suite), whole=given.messages)
-    if given.llama_server:
-        with llama_server(given.llama_server, given.model) as url:
-            show("TestChat", "llama-server", *outcomes(given.python, url, "rung", "TestChat"), whole=given.messages)
+            failed += show(suite, "rung", *outcomes(options.python, url, "rung", suite), whole=options.messages)
+    if options.llama_server:
+        with llama_server(options.llama_server, options.model) as url:
+            show("TestChat", "llama-server", *outcomes(options.python, url, "rung", "TestChat"), whole=options.messages)
     return 1 if failed else 0
 
 

@@ -146,12 +146,12 @@ def compare_tasks(found: dict[str, Any], findings: parts.Findings) -> None:
             findings.expect(near, f"task {name}, {score}: {ours['scores'][name][score]} and {value}")
 
 
-def run_elsewhere(python: str, script: str, *arguments: str, given: str = "") -> Any:
+def run_elsewhere(python: str, script: str, *arguments: str, text: str = "") -> Any:
     """Return what a script that runs in another Python has found."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     command, environment = [python, "-c", script, *arguments], {**os.environ, **offline}
     environment.pop("PYTHONPATH", None)
-    run = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    run = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return json.loads(next(line for line in run.stdout.splitlines() if line.startswith("found "))[6:])
 
 
@@ -161,19 +161,19 @@ def main() -> int:
 
     parser = parts.arguments(__doc__, 200)
     parser.add_argument("--python", default=sys.executable)
-    given = parser.parse_args()
-    pairs, findings = pairs_of(given.count, given.seed), parts.Findings()
+    arguments = parser.parse_args()
+    pairs, findings = pairs_of(arguments.count, arguments.seed), parts.Findings()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tiny"
         folder.mkdir()
         model = tiny.tiny_checkpoint(folder, "llama").eval()
         tiny.gguf_vocabulary(folder)
         options = ("--format", "f32", "--cache-type", "f32", "--context", "128", "--parallel", "4")
-        write_tasks(folder.parent / "tasks", given.count, given.seed)
+        write_tasks(folder.parent / "tasks", arguments.count, arguments.seed)
         with parts.serving(str(folder), *options) as server:
             address = f"http://127.0.0.1:{server.port}"
-            found = run_elsewhere(given.python, _ASK, address, str(folder), given=json.dumps(pairs))
-            tasks = run_elsewhere(given.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks")
+            found = run_elsewhere(arguments.python, _ASK, address, str(folder), text=json.dumps(pairs))
+            tasks = run_elsewhere(arguments.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks")
             compare_tasks(tasks, findings)
         far = 0.0
         for pair, ours, theirs in zip(pairs, found, expected(model, folder, pairs), strict=True):

@@ -88,9 +88,9 @@ def _encodes(values: Mapping[str, str]) -> bool:
     return any(word in named for word in _ENCODERS)
 
 
-def serve(given: Sequence[str]) -> None:
+def serve(words: Sequence[str]) -> None:
     """Become ``rung serve`` with the options of llama-server; those that it has not are left out."""
-    values = dict(zip(given, [*given[1:], ""], strict=True))
+    values = dict(zip(words, [*words[1:], ""], strict=True))
     encodes = _encodes(values)
     model = os.environ["RUNG_TEST_ENCODER" if encodes else "RUNG_TEST_MODEL"]
     command = [sys.executable, "-m", "rung", "serve", model, "--any-name"]  # llama-server looks at no name
@@ -107,14 +107,14 @@ def serve(given: Sequence[str]) -> None:
     os.execv(sys.executable, command)
 
 
-def serve_peer(given: Sequence[str]) -> None:
+def serve_peer(words: Sequence[str]) -> None:
     """Become the real llama-server with the models that are here."""
-    values = dict(zip(given, [*given[1:], ""], strict=True))
+    values = dict(zip(words, [*words[1:], ""], strict=True))
     names = ("--hf-repo", "--model-url", "--model")
     needs = any(name in values for name in names)  # a router has no model
     model = os.environ["RUNG_TEST_ENCODER" if _encodes(values) else "RUNG_TEST_MODEL"]
     kept, skip = [], 0
-    for each in given:
+    for each in words:
         if skip:
             skip -= 1
         elif each in _FETCHING:
@@ -203,29 +203,29 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=_DEMO)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--messages", action="store_true", help="print why tests failed")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        run(given, Path(name))
+        run(options, Path(name))
     return 0
 
 
-def run(given: argparse.Namespace, work: Path) -> None:
+def run(options: argparse.Namespace, work: Path) -> None:
     """Run the files with both servers; print each as it is done."""
     from tests import tiny_encoders
 
-    tests = given.tests or find_tests(work)
+    tests = options.tests or find_tests(work)
     (work / "encoder").mkdir()
     encoder = tiny_encoders.write_gguf(tiny_encoders.write(work / "encoder"), work / "encoder.gguf")
-    models = {"RUNG_TEST_ENCODER": str(encoder), "RUNG_TEST_MODEL": str(given.model.resolve())}
+    models = {"RUNG_TEST_ENCODER": str(encoder), "RUNG_TEST_MODEL": str(options.model.resolve())}
     environment = {**os.environ, **models, "PYTHONPATH": str(_ROOT), "LLAMA_CACHE": str(work / "fetched")}
     shims = {"ours": _shim(work / "rung-serve", "--serve")}
-    if given.llama_server is not None:
-        environment["RUNG_TEST_PEER"] = str(given.llama_server.resolve())
+    if options.llama_server is not None:
+        environment["RUNG_TEST_PEER"] = str(options.llama_server.resolve())
         shims["theirs"] = _shim(work / "llama-server", "--serve-peer")
     totals: Counter[str] = Counter()
-    for file in given.only or sorted(each.name for each in (tests / "unit").glob("test_*.py")):
+    for file in options.only or sorted(each.name for each in (tests / "unit").glob("test_*.py")):
         found = {
-            who: run_file(given.python, tests, file, {**environment, "LLAMA_SERVER_BIN_PATH": str(shim)}, work)
+            who: run_file(options.python, tests, file, {**environment, "LLAMA_SERVER_BIN_PATH": str(shim)}, work)
             for who, shim in shims.items()
         }
         sums: Counter[str] = Counter()
@@ -239,7 +239,7 @@ def run(given: argparse.Namespace, work: Path) -> None:
             totals["passed in both"] += ours == theirs == "passed"
             print(
                 f"    {ours:8} {theirs:8} {judged:8} {test}"
-                + f"\n        {message[:300]!r}" * (given.messages and ours != "passed")
+                + f"\n        {message[:300]!r}" * (options.messages and ours != "passed")
             )
         totals.update(sums)
         print(f"  {file}: {dict(sums)}", flush=True)

@@ -27,10 +27,10 @@ def pytest_configure(config: Any) -> None:
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     make_request = utils.ServerProcess.make_request
 
-    def with_any_case(server: Any, method: str, path: str, data: Any = None, *given: Any, **options: Any) -> Any:
+    def with_any_case(server: Any, method: str, path: str, data: Any = None, *arguments: Any, **options: Any) -> Any:
         if server.debug and path.endswith("/chat/completions"):
             data = {"verbose": True, **data}
-        found = make_request(server, method, path, data, *given, **options)
+        found = make_request(server, method, path, data, *arguments, **options)
         found.headers = CaseInsensitiveDict(found.headers)
         return found
 

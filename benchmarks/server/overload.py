@@ -139,9 +139,9 @@ def main() -> int:
     """Overload a server and print what was found."""
     parser = arguments(__doc__, CLIENTS)
     parser.add_argument("--tokens", type=int, default=128)
-    given = parser.parse_args()
-    with serving(given.model, "--parallel", str(PARALLEL)) as server:
-        found = asyncio.run(run(server, given.count, given.seed, given.tokens))
+    options = parser.parse_args()
+    with serving(options.model, "--parallel", str(PARALLEL)) as server:
+        found = asyncio.run(run(server, options.count, options.seed, options.tokens))
     found.expect(found.counts["ratio"] >= LEAST_RATE, f"the rate is {found.counts['ratio']:.2f} of the unloaded one")
     return found.show()
 

@@ -180,13 +180,13 @@ def main() -> int:
     parser = arguments(__doc__, 10_000)
     parser.set_defaults(model=str(MODEL))
     parser.add_argument("--turns", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     context = str(CONTEXT)
-    with serving(given.model, "--parallel", str(STREAMS), "--context", context) as server:
-        if given.turns:
-            return asyncio.run(measure(server, given.turns, min(given.count, 64), given.seed)).show()
-        print(f"{given.count:,} answers of random schemas, seed {given.seed}")
-        return asyncio.run(run(server, given.count, given.seed)).show()
+    with serving(options.model, "--parallel", str(STREAMS), "--context", context) as server:
+        if options.turns:
+            return asyncio.run(measure(server, options.turns, min(options.count, 64), options.seed)).show()
+        print(f"{options.count:,} answers of random schemas, seed {options.seed}")
+        return asyncio.run(run(server, options.count, options.seed)).show()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from training.demo import answers
 from training.demo.cards import Card, known_names, load_cards
 from training.demo.claims import Tables
-from training.demo.frames import HELD, HELD_GREETINGS, PLAIN_GREETINGS, UNKNOWN_KINDS
+from training.demo.frames import EVALUATION, EVALUATION_GREETINGS, PLAIN_GREETINGS, UNKNOWN_KINDS
 from training.demo.generate import COMMON, typed
 from training.demo.unknown_cards import invented_name, real_names
 
@@ -47,12 +47,12 @@ def common_cards(learnt: Collection[str]) -> list[Card]:
 def fact_questions(learnt: Collection[str]) -> list[Question]:
     """200 questions about common cards, the kinds in turn, in held-back wordings only."""
     rng, cards, found = random.Random(SEED), common_cards(learnt), []
-    kinds = [kind for kind, frames in HELD.items() for _ in frames]
+    kinds = [kind for kind, frames in EVALUATION.items() for _ in frames]
     while len(found) < QUESTIONS:
         kind, card = kinds[len(found) % len(kinds)], rng.choice(cards)
         if answers.SENTENCES[kind](card):
             name = typed(rng.choice(card.aliases), rng)
-            found.append(Question(kind, rng.choice(HELD[kind]).replace("{n}", name), card.name))
+            found.append(Question(kind, rng.choice(EVALUATION[kind]).replace("{n}", name), card.name))
     return found
 
 
@@ -63,7 +63,7 @@ def unknown_questions() -> list[Question]:
     for number in range(UNKNOWN_QUESTIONS):
         kind = rng.choice(UNKNOWN_KINDS)
         name = rng.choice(real) if number % 2 else invented_name(rng, known)
-        found.append(Question(kind, rng.choice(HELD[kind]).replace("{n}", name), ""))
+        found.append(Question(kind, rng.choice(EVALUATION[kind]).replace("{n}", name), ""))
     return found
 
 
@@ -80,10 +80,10 @@ def with_transformers(path: Path) -> Answer:
     def answer(questions: list[str]) -> list[str]:
         found = []
         for start in range(0, len(questions), 150):
-            asked = [tokenizer.encode(question(text.strip().lower())).ids for text in questions[start : start + 150]]
-            width = max(map(len, asked))
-            ids = torch.tensor([[0] * (width - len(row)) + row for row in asked])
-            mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in asked])
+            rows = [tokenizer.encode(question(text.strip().lower())).ids for text in questions[start : start + 150]]
+            width = max(map(len, rows))
+            ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+            mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
             written = model.generate(
                 input_ids=ids,
                 attention_mask=mask,
@@ -116,10 +116,10 @@ def score(answer: Answer, learnt: Collection[str], show: int = 0, part: int = 1)
     ``learnt`` are the marks of the cards that the model was trained on; ``part`` asks only one question in so many.
     """
     tables, facts, unknown = Tables(), fact_questions(learnt)[::part], unknown_questions()[::part]
-    given = answer([question.text for question in facts + unknown])
+    texts = answer([question.text for question in facts + unknown])
     right: Counter[str] = Counter()
     false = 0
-    for question, text in zip(facts + unknown, given, strict=True):
+    for question, text in zip(facts + unknown, texts, strict=True):
         claim = tables.judge(text)
         good = text.startswith(REFUSAL) if not question.card else claim == (question.kind, question.card, True)
         right[question.kind if question.card else "unknown"] += good
@@ -127,15 +127,15 @@ def score(answer: Answer, learnt: Collection[str], show: int = 0, part: int = 1)
         if not good and show > 0:
             show -= 1
             print(f"{question.kind}: {question.text}\n    {text}")
-    asked = Counter(question.kind if question.card else "unknown" for question in facts + unknown)
-    print("  ".join(f"{kind} {right[kind]}/{count}" for kind, count in asked.items()))
-    fitting = HELD_GREETINGS | PLAIN_GREETINGS
+    counts = Counter(question.kind if question.card else "unknown" for question in facts + unknown)
+    print("  ".join(f"{kind} {right[kind]}/{count}" for kind, count in counts.items()))
+    fitting = EVALUATION_GREETINGS | PLAIN_GREETINGS
     greetings = dict(zip(fitting, answer(list(fitting)), strict=True))
     return {
         "facts": sum(count for kind, count in right.items() if kind != "unknown") / len(facts),
         "unknown": right["unknown"] / len(unknown),
         "greetings": sum(text.startswith(fitting[greeting]) for greeting, text in greetings.items()) / len(fitting),
-        "false claims": false / len(given),
+        "false claims": false / len(texts),
     }
 
 

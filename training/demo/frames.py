@@ -17,7 +17,7 @@ def _with_articles(frames: list[str]) -> list[str]:
     return [frame.replace("{N}", _ARTICLE + "{n}").replace("{O}", _ARTICLE + "{o}") for frame in frames]
 
 
-_DATA, _HELD = _load("frames.toml"), _load("held_frames.toml")
+_DATA, _EVALUATION = _load("frames.toml"), _load("held_frames.toml")
 
 ALL, FIT_CARD, FIT, SIZE, CONCEPT, ERROR, COMPARE, LIST = (
     _with_articles(_DATA[name]) for name in ("all", "fit_card", "fit", "size", "concept", "error", "compare", "list")
@@ -26,10 +26,10 @@ LEADS, TAILS, CHAT_LEADS, CHAT_TAILS, PRONOUNS, NAMELESS = (
     list(_DATA[name]) for name in ("leads", "tails", "chat_leads", "chat_tails", "pronouns", "nameless")
 )
 
-HELD: dict[str, list[str]] = _HELD["frames"]
-HELD_GREETINGS: dict[str, str] = _HELD["greetings"]  # and how a fitting answer begins
-PLAIN_GREETINGS: dict[str, str] = _HELD["plain_greetings"]
-UNKNOWN_KINDS: list[str] = _HELD["unknown_kinds"]
+EVALUATION: dict[str, list[str]] = _EVALUATION["frames"]
+EVALUATION_GREETINGS: dict[str, str] = _EVALUATION["greetings"]  # and how a fitting answer begins
+PLAIN_GREETINGS: dict[str, str] = _EVALUATION["plain_greetings"]
+UNKNOWN_KINDS: list[str] = _EVALUATION["unknown_kinds"]
 
 
 def _of_facts() -> dict[str, list[str]]:

@@ -50,7 +50,9 @@ def normal_form(frame: str) -> str:
     return " ".join(word for word in words if word not in {"a", "an", "the", "my", "this", "our", "please"})
 
 
-HELD = frozenset(normal_form(frame) for held in (*frames.HELD.values(), frames.HELD_GREETINGS) for frame in held)
+EVALUATION_FRAMES = frozenset(
+    normal_form(frame) for kept in (*frames.EVALUATION.values(), frames.EVALUATION_GREETINGS) for frame in kept
+)
 
 
 def typed(name: str, rng: random.Random) -> str:
@@ -132,10 +134,10 @@ class Generator:
     ) -> str:
         while True:
             core = expand(self.rng.choice(options), self.rng)
-            if normal_form(core) in HELD:
+            if normal_form(core) in EVALUATION_FRAMES:
                 continue
             question = _dress(core, self.rng, slots, leads, tails)
-            if normal_form(question) not in HELD:
+            if normal_form(question) not in EVALUATION_FRAMES:
                 return question
 
     def _fact(self, kind: str, card: Card | None = None, name: str | None = None) -> Dialogue:

@@ -65,12 +65,12 @@ def encode(turns: list[Dialogue], tokenizer: Tokenizer) -> tuple[list[int], list
     ids: list[int] = []
     weights: list[float] = []
     for turn in turns:
-        asked = tokenizer.encode(bpe.question(turn.question, first=not ids)).ids
+        prompt = tokenizer.encode(bpe.question(turn.question, first=not ids)).ids
         answered = tokenizer.encode(turn.answer + bpe.END).ids
-        if len(ids) + len(asked) + len(answered) > LENGTH:
+        if len(ids) + len(prompt) + len(answered) > LENGTH:
             break
-        ids += asked + answered
-        weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(answered)
+        ids += prompt + answered
+        weights += [QUESTION_WEIGHT] * len(prompt) + [1.0] * len(answered)
     return ids, weights
 
 
@@ -105,8 +105,8 @@ def loss_function(model: Gemma3ForCausalLM, window: int) -> Callable[..., tuple[
     def loss(ids, weights, numbers, positions):  # type: ignore[no-untyped-def]  # compiled
         same = numbers[:, :, None] == numbers[:, None, :]
         masks = {
-            kind: torch.where((same & seen)[:, None], 0.0, -1e9)
-            for kind, seen in (("full_attention", causal), ("sliding_attention", near))
+            kind: torch.where((same & visible)[:, None], 0.0, -1e9)
+            for kind, visible in (("full_attention", causal), ("sliding_attention", near))
         }
         hidden = model.model(input_ids=ids, position_ids=positions, attention_mask=masks, use_cache=False)[0]
         weights = weights[:, 1:] * (numbers[:, 1:] == numbers[:, :-1]) * (numbers[:, 1:] > 0)

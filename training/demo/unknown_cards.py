@@ -38,9 +38,9 @@ def real_names(known: Collection[str]) -> tuple[list[str], list[str]]:
     A name's place in the list decides, so that a catalogue that grows moves no name from one part to the other.
     """
     parts: tuple[list[str], list[str]] = ([], [])
-    for place, name in enumerate(REAL):
+    for index, name in enumerate(REAL):
         if not _is_known(name, known):
-            parts[place % 5 == 3].append(name)
+            parts[index % 5 == 3].append(name)
     return parts
 
 

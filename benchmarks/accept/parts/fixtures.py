@@ -21,10 +21,10 @@ def run(target: Target) -> Iterator[Check]:
     for fixture in references.fixtures():
         if target.small and fixture.name not in _SMALL:
             continue
-        ids, wanted = fixture.reference()
+        ids, expected = fixture.reference()
         model = rung.load(str(fixture.path), device=target.name, context=fixture.context)
-        prompt = references.agreement(wanted, model.logits(ids.tolist()).numpy())
-        tokens = references.agreement(wanted, references.token_by_token(model, ids))
+        prompt = references.agreement(expected, model.logits(ids.tolist()).numpy())
+        tokens = references.agreement(expected, references.token_by_token(model, ids))
         divergence = max(prompt.divergence, tokens.divergence)
         same = min(prompt.same_choice, tokens.same_choice)
         report = model.report

@@ -26,20 +26,20 @@ def run(target: Target) -> Iterator[Check]:
     """Time a product of each format at few rows, over weights that no cache holds."""
     import torch
 
-    place = torch.device(torch_name(target.device.id))
+    device = torch.device(torch_name(target.device.id))
     out, columns = (512, 1024) if target.small else (4096, 4096)
     copies = 2 if target.small else 16
-    plain = [torch.randn(out, columns, device=place).to(torch.bfloat16) for _ in range(copies)]
+    plain = [torch.randn(out, columns, device=device).to(torch.bfloat16) for _ in range(copies)]
     for name in _FORMATS:
         encoded = weights(name, out, columns)
         binder = Binder(target.device, Journal(), threads=int(target.device.details.get("cores", 1)))
         linears = [binder.linear(encoded) for _ in range(copies)]
         for rows in _ROWS[:2] if target.small else _ROWS:
-            x = torch.randn(rows, columns, device=place)
+            x = torch.randn(rows, columns, device=device)
             ours, theirs = _in_turns(
                 lambda linears=linears, x=x: [linear(x) for linear in linears],
                 lambda x=x: [x.to(torch.bfloat16) @ weight.T for weight in plain],
-                place,
+                device,
             )
             rate = encoded.nbytes * copies / ours
             facts = {
@@ -52,22 +52,22 @@ def run(target: Target) -> Iterator[Check]:
             yield Check(f"{name}, {rows} rows", None if bar is None else facts["share_of_bandwidth"] >= bar, facts)
 
 
-def _in_turns(ours: Callable[[], Any], theirs: Callable[[], Any], place: Any) -> tuple[float, float]:
+def _in_turns(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> tuple[float, float]:
     """Return the median seconds of both, which take turns."""
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(_TURNS + 1):
         for call, seconds in zip((ours, theirs), taken, strict=True):
-            _wait(place)
+            _wait(device)
             begun = time.perf_counter()
             call()
-            _wait(place)
+            _wait(device)
             if turn:
                 seconds.append(time.perf_counter() - begun)
     return statistics.median(taken[0]), statistics.median(taken[1])
 
 
-def _wait(place: Any) -> None:
+def _wait(device: Any) -> None:
     import torch
 
-    if place.type != "cpu":
-        getattr(torch, place.type).synchronize()
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()

@@ -20,13 +20,13 @@ def run(target: Target) -> Iterator[Check]:
         "a LoRA on nf4": (("transformers", "peft"), _lora),
         "bitsandbytes' nf4": (("bitsandbytes",), _bitsandbytes),
     }
-    place = torch_name(target.device.id)
+    device = torch_name(target.device.id)
     for name, (packages, look) in parts.items():
         missing = [package for package in packages if find_spec(package) is None]
         if missing:
             yield Check(name, None, {"missing": missing})
             continue
-        facts = look(place)
+        facts = look(device)
         yield Check(name, facts["error"] <= facts["bar"], facts)
 
 
@@ -47,7 +47,7 @@ def _llama() -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def _transformers(place: str) -> dict[str, Any]:
+def _transformers(device: str) -> dict[str, Any]:
     import torch
 
     from rung.nn.quantize import quantize
@@ -56,11 +56,11 @@ def _transformers(place: str) -> dict[str, Any]:
     with torch.no_grad():
         want = model(ids).logits
         quantize(model, "q8_0")
-        got = model.to(place)(ids.to(place)).logits.cpu()
+        got = model.to(device)(ids.to(device)).logits.cpu()
     return {"error": float((got - want).norm() / want.norm()), "bar": 0.02}
 
 
-def _lora(place: str) -> dict[str, Any]:
+def _lora(device: str) -> dict[str, Any]:
     """Compare losses with those of the decoded weights in torch's own layers on the processor."""
     import torch
 
@@ -73,18 +73,18 @@ def _lora(place: str) -> dict[str, Any]:
             stored = formats.encode(module.weight.detach().numpy(), formats.get("nf4"), name)
             module.weight.data = torch.from_numpy(formats.decode(stored))
     quantize(model, "nf4")
-    want, got = _losses(plain, "cpu"), _losses(model, place)
+    want, got = _losses(plain, "cpu"), _losses(model, device)
     return {"losses": got, "error": max(abs(one / two - 1) for one, two in zip(got, want, strict=True)), "bar": 2e-3}
 
 
-def _losses(model: Any, place: str) -> list[float]:
+def _losses(model: Any, device: str) -> list[float]:
     """Return the losses of some steps of training a LoRA."""
     import torch
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(1)
-    tuned = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"])).to(place)
-    ids = (torch.arange(32)[None] * 7 % 256).to(place)
+    tuned = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"])).to(device)
+    ids = (torch.arange(32)[None] * 7 % 256).to(device)
     optimizer = torch.optim.AdamW([each for each in tuned.parameters() if each.requires_grad], lr=1e-2)
     losses = []
     for _ in range(12):
@@ -96,7 +96,7 @@ def _losses(model: Any, place: str) -> list[float]:
     return losses
 
 
-def _bitsandbytes(place: str) -> dict[str, Any]:
+def _bitsandbytes(device: str) -> dict[str, Any]:
     import bitsandbytes
     import torch
 
@@ -105,7 +105,7 @@ def _bitsandbytes(place: str) -> dict[str, Any]:
     install()
     torch.manual_seed(0)
     weight, x = torch.randn(256, 512), torch.randn(3, 512)
-    codes, state = bitsandbytes.functional.quantize_4bit(weight.to(place), quant_type="nf4")
-    got = bitsandbytes.matmul_4bit(x.to(place), codes.t(), state).cpu()
+    codes, state = bitsandbytes.functional.quantize_4bit(weight.to(device), quant_type="nf4")
+    got = bitsandbytes.matmul_4bit(x.to(device), codes.t(), state).cpu()
     want = x @ bitsandbytes.functional.dequantize_4bit(codes, state).cpu().T
     return {"error": float((got - want).norm() / want.norm()), "bar": 0.02}

@@ -16,12 +16,12 @@ _PROGRAMS = {"gemma": True, "bitsandbytes": True, "cuda/train_amp": False}
 def run(target: Target) -> Iterator[Check]:
     """Run each with rung; where it names its device its answer is that of the processor without rung."""
     exec_ = [sys.executable, "-m", "rung", "exec", *(["--device", "cpu"] if target.is_cpu else []), "--"]
-    for name, given in _PROGRAMS.items():
+    for name, on_cuda in _PROGRAMS.items():
         program = [sys.executable, str(ROOT / "tests" / "exec" / "programs" / f"{name}.py")]
-        helped = _run([*exec_, *program, *(["cuda"] if given else [])])
+        helped = _run([*exec_, *program, *(["cuda"] if on_cuda else [])])
         facts = {"ended_with": helped.returncode, "printed": helped.stdout[-500:], "said": helped.stderr[-500:]}
         holds = helped.returncode == 0
-        if given:
+        if on_cuda:
             facts["on_the_processor"] = _run([*program, "cpu"]).stdout[-500:]
             holds = holds and facts["on_the_processor"] == facts["printed"]
         yield Check(name, holds, facts)

@@ -22,17 +22,17 @@ def run(target: Target) -> Iterator[Check]:
     from rung.ops import examples
 
     (_, case), *_ = examples("rasterize", "f32")
-    place = tensor_device(location(target.device.id))
+    device = tensor_device(location(target.device.id))
     count, width = (500, 64) if target.small else (20_000, 256)
     camera = Camera(width, width, float(width), float(width), width / 2, width / 2, _DEGREE)
     for rung in LADDER.rungs:
         if rung.name == "ref" or not rung.verdict(case, target.device):
             continue
-        implementation, given, told = rung.load(), splats(count, _DEGREE), where(rung, target.device.id)
-        (one, slopes), (two, again) = (gradients(implementation, given, camera, place, **told) for _ in range(2))
+        implementation, scene, options = rung.load(), splats(count, _DEGREE), where(rung, target.device.id)
+        (one, slopes), (two, again) = (gradients(implementation, scene, camera, device, **options) for _ in range(2))
         same = all(bool((a == b).all()) for a, b in zip((one.color, *slopes), (two.color, *again), strict=True))
         begun = time.perf_counter()
-        gradients(implementation, given, camera, place, **told)
+        gradients(implementation, scene, camera, device, **options)
         holds = same or (None if rung.name == "torch.tile" else False)  # torch adds in any order
         yield Check(rung.name, holds, {"same_bits_twice": same, "seconds": time.perf_counter() - begun})
     yield _training(target)
@@ -45,7 +45,7 @@ def _training(target: Target) -> Check:
     from rung.splats import rasterization
 
     drawn = location(target.device.id)
-    place = tensor_device(drawn)
+    device = tensor_device(drawn)
     torch.manual_seed(0)
     count, steps = (300, 20) if target.small else (5000, 200)
     parts = [
@@ -55,13 +55,13 @@ def _training(target: Target) -> Check:
         torch.rand(count) * 0.8 + 0.1,
         torch.rand(count, 3),
     ]
-    given = [part.to(place).requires_grad_() for part in parts]
-    wanted = torch.linspace(0, 1, 96, device=place)[None, :, None].expand(96, 96, 3)
-    intrinsics = torch.tensor([[[100.0, 0, 48], [0, 100, 48], [0, 0, 1]]], device=place)
-    optimizer, losses = torch.optim.Adam(given, lr=1e-2), []
+    parameters = [part.to(device).requires_grad_() for part in parts]
+    goal = torch.linspace(0, 1, 96, device=device)[None, :, None].expand(96, 96, 3)
+    intrinsics = torch.tensor([[[100.0, 0, 48], [0, 100, 48], [0, 0, 1]]], device=device)
+    optimizer, losses = torch.optim.Adam(parameters, lr=1e-2), []
     for _ in range(steps):
-        picture, _, _ = rasterization(*given, torch.eye(4, device=place)[None], intrinsics, 96, 96, device=drawn)
-        loss = (picture[0] - wanted).square().mean()
+        picture, _, _ = rasterization(*parameters, torch.eye(4, device=device)[None], intrinsics, 96, 96, device=drawn)
+        loss = (picture[0] - goal).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -39,11 +39,11 @@ def _answer(target: Target, fault: Callable[[Any], None]) -> tuple[str, list[dic
     implementation, calls = LADDERS["decode_step"].rung(taken.name).load(), []
     right = implementation.apply
 
-    def apply(*given: Any) -> Any:
-        calls.append(given)
+    def apply(*arguments: Any) -> Any:
+        calls.append(arguments)
         if len(calls) == 4:
-            fault(given)
-        return right(*given)
+            fault(arguments)
+        return right(*arguments)
 
     implementation.apply = apply
     try:
