@@ -105,9 +105,9 @@ def mach_o(data: bytes) -> bytes:
 
 def archive(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, before: bytes = b"") -> bytes:
     """A wheel, or with something ``before`` it a program that carries an archive."""
-    made = io.BytesIO()
-    made.write(before)
-    with zipfile.ZipFile(made, "a" if before else "w", method) as file:
+    buffer = io.BytesIO()
+    buffer.write(before)
+    with zipfile.ZipFile(buffer, "a" if before else "w", method) as file:
         for name, content in members.items():
             file.writestr(name, content)
-    return made.getvalue()
+    return buffer.getvalue()

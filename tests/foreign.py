@@ -59,7 +59,7 @@ def pack_words(codes: Tensor, bits: int) -> Tensor:
     words = -(-codes.shape[1] * bits // 32)
     rows = []
     for row in codes.tolist():
-        number = sum(code << (bits * place) for place, code in enumerate(row))
+        number = sum(code << (bits * index) for index, code in enumerate(row))
         rows.append([int.from_bytes(w, "little", signed=True) for w in _fours(number.to_bytes(4 * words, "little"))])
     return torch.tensor(rows, dtype=torch.int32)
 
@@ -69,7 +69,7 @@ def unpack_words(words: Tensor, bits: int, count: int) -> Tensor:
     rows = []
     for row in words.tolist():
         number = int.from_bytes(b"".join(w.to_bytes(4, "little", signed=True) for w in row), "little")
-        rows.append([(number >> (bits * place)) & (2**bits - 1) for place in range(count)])
+        rows.append([(number >> (bits * index)) & (2**bits - 1) for index in range(count)])
     return torch.tensor(rows)
 
 
@@ -101,16 +101,16 @@ def gptq(bits: int = 4, group: int = 32, symmetric: bool = True, ordered: bool =
     def store(weight: Tensor) -> tuple[Tensors, Tensor]:
         columns = weight.shape[1]
         size = columns if group == -1 else group
-        place = (
+        part = (
             torch.randperm(columns, generator=torch.Generator().manual_seed(columns))
             if ordered
             else torch.arange(columns)
         )
-        codes, scale, zero = quantized(weight[:, place], bits, size, symmetric, torch.float16)
+        codes, scale, zero = quantized(weight[:, part], bits, size, symmetric, torch.float16)
         g_idx = torch.empty(columns, dtype=torch.int32)
-        g_idx[place] = (torch.arange(columns) // size).int()
+        g_idx[part] = (torch.arange(columns) // size).int()
         natural = torch.empty_like(codes)
-        natural[:, place] = codes
+        natural[:, part] = codes
         stored_zero = (zero - int(version == 1)) % 2**bits
         tensors = {
             ".qweight": pack_words(natural, bits).T,
@@ -160,8 +160,8 @@ def decode_awq(tensors: Tensors, group: int) -> Tensor:
     for part in (".qweight", ".qzeros"):
         nibbles = unpack_words(tensors[part], 4, outputs).unflatten(1, (-1, 8))
         codes = torch.empty_like(nibbles)
-        for place, output in enumerate(_AWQ_ORDER):
-            codes[..., output] = nibbles[..., place]
+        for index, output in enumerate(_AWQ_ORDER):
+            codes[..., output] = nibbles[..., index]
         both.append(codes.flatten(1))
     codes, zeros = both
     spread = torch.arange(len(codes)) // group
@@ -233,15 +233,15 @@ def _with_order(
     state: Tensors, groups: Tensor, args: Any, scheme: Any, compressor: Any, dequantize: Any
 ) -> tuple[Tensors, Tensor]:
     """Columns in groups of their own choice: the package's own arithmetic on columns that are sorted by group."""
-    place = torch.argsort(groups, stable=True)
-    sorted_state = state | {"weight": state["weight"][:, place]}
+    order = torch.argsort(groups, stable=True)
+    sorted_state = state | {"weight": state["weight"][:, order]}
     stored = compressor.compress(sorted_state, scheme)
     decoded = compressor.decompress(stored, scheme)["weight"]
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 
     codes = unpack_from_int32(stored["weight_packed"], args.num_bits, state["weight"].shape)
     natural, values = torch.empty_like(codes), torch.empty_like(decoded)
-    natural[:, place], values[:, place] = codes, decoded
+    natural[:, order], values[:, order] = codes, decoded
     stored |= {"weight_packed": pack_to_int32(natural, args.num_bits), "weight_g_idx": groups.int()}
     return {f".{name}": part for name, part in stored.items()}, values
 
@@ -284,12 +284,12 @@ def hqq(bits: int = 4, axis: int = 1, group: int = 32, dtype: torch.dtype = torc
 
         plain = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         plain.weight.data = weight.clone()
-        asked = BaseQuantizeConfig(nbits=bits, group_size=group, axis=axis)
-        layer = HQQLinear(plain, asked, compute_dtype=dtype, device="cpu")
+        config = BaseQuantizeConfig(nbits=bits, group_size=group, axis=axis)
+        layer = HQQLinear(plain, config, compute_dtype=dtype, device="cpu")
         return {f".{name}": part.data for name, part in layer.state_dict().items()}, layer.dequantize()
 
-    asked = {"nbits": bits, "group_size": group, "axis": axis}
-    return Variant({"quant_method": "hqq", "quant_config": {"weight_quant_params": asked}}, store, "hqq")
+    options = {"nbits": bits, "group_size": group, "axis": axis}
+    return Variant({"quant_method": "hqq", "quant_config": {"weight_quant_params": options}}, store, "hqq")
 
 
 # --- bitsandbytes, by its package

@@ -21,9 +21,9 @@ def wheel_of(name: str, version: str, files: dict[str, bytes]) -> bytes:
     }
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for place, data in {**files, **about}.items():
-            archive.writestr(place, data)
-        archive.writestr(f"{info}/RECORD", "".join(f"{place},,\n" for place in [*files, *about, f"{info}/RECORD"]))
+        for path, data in {**files, **about}.items():
+            archive.writestr(path, data)
+        archive.writestr(f"{info}/RECORD", "".join(f"{member},,\n" for member in [*files, *about, f"{info}/RECORD"]))
     return packed.getvalue()
 
 
@@ -79,9 +79,9 @@ class Index:
 
     def send_wheel(self, request: BaseHTTPRequestHandler, data: bytes) -> None:
         start, status, headers = 0, 200, {"Content-Type": "application/octet-stream"}
-        asked = request.headers.get("Range")
-        if asked and self.ranges:
-            start = int(asked.removeprefix("bytes=").split("-")[0])
+        byte_range = request.headers.get("Range")
+        if byte_range and self.ranges:
+            start = int(byte_range.removeprefix("bytes=").split("-")[0])
             if start >= len(data):
                 return self.send(request, 416, b"", {"Content-Range": f"bytes */{len(data)}"})
             status, headers["Content-Range"] = 206, f"bytes {start}-{len(data) - 1}/{len(data)}"

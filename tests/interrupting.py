@@ -196,18 +196,18 @@ def stop_again_and_again(
     work, reference = WORKS[name], folder / "reference"
     reference.mkdir()
     work.makes_inputs(folder)
-    for made in folder.iterdir():
-        if made != reference:
-            (reference / made.name).symlink_to(made)
+    for path in folder.iterdir():
+        if path != reference:
+            (reference / path.name).symlink_to(path)
     started = time.monotonic()
     assert run(work.words, reference).code == 0
     longest = time.monotonic() - started
     start = min(START, START_PART * longest)
     outcome, random_ = Outcome([], []), random.Random(seed)
     for number in itertools.count():
-        place = _fresh(folder, reference, f"run{number}")
+        run_folder = _fresh(folder, reference, f"run{number}")
         for link in range(chain):
-            stop = run((*work.words, *_resume(work, place)), place, random_.uniform(start, longest))
+            stop = run((*work.words, *_resume(work, run_folder)), run_folder, random_.uniform(start, longest))
             outcome.stops.append(stop)
             if stop.code == 0:  # done before
                 if not link:  # what goes on where another one was stopped is shorter
@@ -215,15 +215,15 @@ def stop_again_and_again(
                 break
             if not stop.good:
                 outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")
-            outcome.wrong += [f"{part} is half written" for part in _half_written(name, place, reference)]
+            outcome.wrong += [f"{part} is half written" for part in _half_written(name, run_folder, reference)]
             progress(outcome)
-            if outcome.stopped >= count or _files(work, place) == _files(work, reference):
+            if outcome.stopped >= count or _files(work, run_folder) == _files(work, reference):
                 break
-        if outcome.stops[-1].code != 0 and _files(work, place) != _files(work, reference):
-            last = run((*work.words, *_resume(work, place)), place)
+        if outcome.stops[-1].code != 0 and _files(work, run_folder) != _files(work, reference):
+            last = run((*work.words, *_resume(work, run_folder)), run_folder)
             if last.code != 0:
                 outcome.wrong.append(f"the next run ends with {last.code}: {last.said[-400:]}")
-        if _files(work, place) != _files(work, reference):
+        if _files(work, run_folder) != _files(work, reference):
             outcome.wrong.append(f"run {number}: another result than without a stop")
         if outcome.stopped >= count or len(outcome.stops) >= 3 * count:
             return outcome
@@ -231,26 +231,26 @@ def stop_again_and_again(
 
 
 def _fresh(folder: Path, reference: Path, name: str) -> Path:
-    place = folder / name
-    place.mkdir()
+    path = folder / name
+    path.mkdir()
     for link in reference.iterdir():
         if link.is_symlink():
-            (place / link.name).symlink_to(link.resolve())
-    return place
+            (path / link.name).symlink_to(link.resolve())
+    return path
 
 
-def _resume(work: Work, place: Path) -> tuple[str, ...]:
-    return work.resume if (place / "out" / "config.json").is_file() else ()
+def _resume(work: Work, folder: Path) -> tuple[str, ...]:
+    return work.resume if (folder / "out" / "config.json").is_file() else ()
 
 
-def _files(work: Work, place: Path) -> list[bytes | None]:
-    return [(place / name).read_bytes() if (place / name).is_file() else None for name in work.results]
+def _files(work: Work, folder: Path) -> list[bytes | None]:
+    return [(folder / name).read_bytes() if (folder / name).is_file() else None for name in work.results]
 
 
-def _half_written(name: str, place: Path, reference: Path) -> Iterator[str]:
+def _half_written(name: str, folder: Path, reference: Path) -> Iterator[str]:
     """Results that have their final name and are no whole file."""
     for result in WORKS[name].results:
-        path = place / result
+        path = folder / result
         if not path.is_file():
             continue
         if name in ("quantize", "convert") and path.read_bytes() != (reference / result).read_bytes():

@@ -26,7 +26,7 @@ _OF_LAYOUTS = (formats.get(name).name for name in FORMATS if name not in ("u2", 
 _NAMES = (*_OF_LAYOUTS, *READ_AS_STORED, *_OTHERS, *_FP8)
 #: Formats of tiny models' embeddings; those that layers of f16 are multiplied in; those that bitsandbytes holds.
 _ROWS = ("q8_0", "q6_k", "q4_1", "q5_0", "q5_k", "int8", "nf4:64", *READ_AS_STORED)
-_HALF, _HELD = ("nf4:64", "q8_0"), ("nf4:64", "fp4:64")
+_HALF, _UNPACKED = ("nf4:64", "q8_0"), ("nf4:64", "fp4:64")
 _SPLATS = Case("rasterize", "f32", "f32", (256, 256, 256), FrozenDict({"degree": 3, "antialiased": False}))
 _MIXED = ("numba.row", "numba.stored")
 _Proof = tuple[Rung | None, Case]
@@ -53,9 +53,9 @@ def _climbed(binder: Binder, cases: Iterable[Case], apart: bool = False) -> list
     return [(binder.unproved(case, apart), case) for case in cases]
 
 
-def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
+def _proofs(cpu: Device) -> Iterator[list[_Proof]]:
     """The rungs that tests come to, each with a case; those of one list have kernels in common."""
-    packed, held = Binder(cpu, Journal()), Binder(cpu, Journal(), packed=False)
+    packed, unpacked = Binder(cpu, Journal()), Binder(cpu, Journal(), packed=False)
     dtypes = ("f32", "bf16") if cpu.capability("matmul.bf16").level is Level.NATIVE else ("f32",)
     yield [*_climbed(packed, [_SPLATS]), (LADDERS["rasterize"].rung("torch.tile"), _SPLATS)]
     yield _climbed(packed, [*_steps(), SAMPLE])
@@ -65,13 +65,13 @@ def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
         cases = [case for dtype in dtypes + ("f16",) * (name in _HALF) for case in _products(name, dtype)]
         rows = [Case("embedding", name, dtype, (1, 64, 512)) for dtype in dtypes if name in _ROWS]
         whole = _climbed(packed, cases + rows) + _climbed(packed, rows, apart=True)
-        yield whole + (_climbed(held, cases) if name in _HELD else [])
+        yield whole + (_climbed(unpacked, cases) if name in _UNPACKED else [])
 
 
 def prove() -> None:
     """Fills the cache of ``RUNG_CACHE`` where something is lacking; a second or less where nothing is."""
     cpu = next(device for device in planning.proven_devices(lambda device: None) if device.kind == "cpu")
-    lists = list(_wanted(cpu))
+    lists = list(_proofs(cpu))
     halves = [[(rung, case) for each in lists[start::2] for rung, case in each if rung] for start in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda half: self_check.prove(cpu, half), halves))

@@ -18,8 +18,8 @@ _failed: dict[str, str] = {}
 
 def store_of(config: pytest.Config) -> Path:
     """Return the folder that real models are kept in."""
-    given = os.environ.get("RUNG_TEST_MODELS")
-    return Path(given) if given else Path(config.cache.mkdir("models"))
+    folder = os.environ.get("RUNG_TEST_MODELS")
+    return Path(folder) if folder else Path(config.cache.mkdir("models"))
 
 
 def pulled(name: str, config: pytest.Config) -> Path:

@@ -51,8 +51,8 @@ def test_a_part_that_takes_too_long_is_killed(monkeypatch, tmp_path):
     from benchmarks.accept.parts import values
 
     monkeypatch.setattr(values, "SECONDS", 2)
-    given = argparse.Namespace(device="cpu", out=tmp_path, small=True)
-    found = suite.run("values", given)
+    options = argparse.Namespace(device="cpu", out=tmp_path, small=True)
+    found = suite.run("values", options)
     assert found["status"] == "killed after 2 s"
     assert json.loads((tmp_path / "values.json").read_text())["status"] == "killed after 2 s"
 
@@ -64,10 +64,10 @@ def test_faults_are_small_and_real(fault):
     from rung.core.types import resolve
 
     right = np.random.default_rng(0).normal(size=(5, 7))
-    made = resolve(f"{faults.__name__}:{fault}.{__name__}:RIGHT").apply(right)
-    assert not np.array_equal(made, right, equal_nan=True)
-    assert np.count_nonzero(~(made == right)) <= right.size
-    assert np.nanmax(np.abs(made - right)) <= 0.51 * np.abs(right).max()
+    faulty = resolve(f"{faults.__name__}:{fault}.{__name__}:RIGHT").apply(right)
+    assert not np.array_equal(faulty, right, equal_nan=True)
+    assert np.count_nonzero(~(faulty == right)) <= right.size
+    assert np.nanmax(np.abs(faulty - right)) <= 0.51 * np.abs(right).max()
 
 
 class _Right:

@@ -62,13 +62,13 @@ def _imports(path: Path, top_level: bool) -> list[str]:
     return names
 
 
-def _place(path: Path) -> str:
+def _package(path: Path) -> str:
     return path.relative_to(ROOT).parts[0]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down(path):
-    here = _place(path)
+    here = _package(path)
     if here not in LEVEL:  # rung/__init__.py and the like: public names, loaded lazily
         return
     for name in _imports(path, top_level=False):
@@ -136,7 +136,7 @@ def test_heavy_packages_stay_where_they_are_allowed(package, allowed):
 def test_other_peoples_libraries_stay_in_the_hub():
     """And in training and pipelines, which are programs on top of them: TRL's trainer, pipelines of diffusers."""
     for path in MODULES:
-        if _place(path) not in ("hub", "training", "pipelines"):
+        if _package(path) not in ("hub", "training", "pipelines"):
             assert not [n for n in _imports(path, top_level=False) if n.split(".")[0] == "transformers"], path
 
 

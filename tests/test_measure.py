@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MEASURE = ROOT / "benchmarks" / "measure.py"
 #: A package whose ``run --json`` has made-up figures.
-MADE_UP = """import json
+PROGRAM = """import json
 print(json.dumps({{"prefill_tokens_per_second": {prefill}, "decode_tokens_per_second": {decode}}}))
 """
 
@@ -34,7 +34,7 @@ def program(tmp_path: Path) -> Path:
     main = tmp_path / "repository" / "src" / "rung" / "__main__.py"
     main.parent.mkdir(parents=True)
     main.with_name("__init__.py").touch()
-    main.write_text(MADE_UP.format(prefill=100, decode=50))
+    main.write_text(PROGRAM.format(prefill=100, decode=50))
     git(main.parents[2], "init", "-q")
     git(main.parents[2], "add", ".")
     git(main.parents[2], "commit", "-q", "-m", "first")
@@ -51,7 +51,7 @@ def run(program: Path, *arguments: object) -> tuple[subprocess.CompletedProcess[
 
 
 def test_measure_reports_a_slower_tree(program: Path) -> None:
-    program.write_text(MADE_UP.format(prefill=101, decode=40))
+    program.write_text(PROGRAM.format(prefill=101, decode=40))
     done, verdicts = run(program)
     assert done.returncode == 1
     assert verdicts == {"prefill": "within 3 %", "decode": "worse"}
@@ -59,7 +59,7 @@ def test_measure_reports_a_slower_tree(program: Path) -> None:
 
 
 def test_measure_reports_a_faster_tree(program: Path) -> None:
-    program.write_text(MADE_UP.format(prefill=98, decode=60))
+    program.write_text(PROGRAM.format(prefill=98, decode=60))
     assert run(program)[1] == {"prefill": "within 3 %", "decode": "better"}
 
 
@@ -73,7 +73,7 @@ def test_measure_reports_a_tree_that_fails(program: Path) -> None:
 def test_measure_leaves_out_what_the_old_commit_lacks(program: Path) -> None:
     program.write_text("raise SystemExit('out of order')")
     git(program.parents[2], "commit", "-q", "-a", "-m", "second")
-    program.write_text(MADE_UP.format(prefill=98, decode=60))
+    program.write_text(PROGRAM.format(prefill=98, decode=60))
     done, verdicts = run(program)
     assert done.returncode == 0
     assert verdicts == {"run demo": "the old commit cannot: out of order"}

@@ -61,9 +61,9 @@ def test_what_is_said_of_cards_that_are_not_here(page, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     text = (DOCS / page).read_text(encoding="utf-8")
     shown = re.findall(r"^\$ rung ((?:check|devices) .*)\n((?:(?!\$ |```).*\n)*)", text, re.MULTILINE)
-    asked = [(command, output) for command, output in shown if "--trace" not in command]
-    assert asked
-    for command, output in asked:
+    commands = [(command, output) for command, output in shown if "--trace" not in command]
+    assert commands
+    for command, output in commands:
         with pytest.raises(SystemExit):
             main(shlex.split(command))
         printed = " ".join("".join(capsys.readouterr()).split())

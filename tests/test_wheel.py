@@ -35,23 +35,23 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built without a network from the source tree, in which nothing is written."""
-    place = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (found,) = place.glob("*.whl")
+    (found,) = folder.glob("*.whl")
     return found
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the installed wheel; torch and the rest come from the environment of the tests."""
-    place = tmp_path_factory.mktemp("installed")
+    folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-    options = ["--no-deps", "--no-index", "--target", str(place), str(wheel)]
-    done = subprocess.run([*pip, *options], cwd=place, capture_output=True, text=True)
+    options = ["--no-deps", "--no-index", "--target", str(folder), str(wheel)]
+    done = subprocess.run([*pip, *options], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return place
+    return folder
 
 
 def test_the_wheel_has_less_than_12_mb(wheel: Path) -> None:
@@ -69,12 +69,12 @@ def run(installed: Path, *command: str) -> str:
 def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     source = ROOT / "src"
     files = (path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    wanted = {path.relative_to(source).as_posix() for path in files if path.suffix != ".pyc"}
-    wanted = {name for name in wanted if name.startswith("rung/")}
+    expected = {path.relative_to(source).as_posix() for path in files if path.suffix != ".pyc"}
+    expected = {name for name in expected if name.startswith("rung/")}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         notes = {name.partition(".dist-info/")[2] for name in archive.namelist() if ".dist-info/" in name}
-    assert names == wanted
+    assert names == expected
     assert {"rung/py.typed", "rung/models/demo/demo.gguf", "rung/formats/families/iq_grids.npz"} <= names
     assert {"licenses/LICENSE", "entry_points.txt"} <= notes
 

@@ -15,11 +15,11 @@ def tokenizer() -> Any:
 
     words = ["a", "cat", "dog", "runs", "over", "the", "sea", "at", "night", "in", "red", "blue", "snow", "and"]
     vocabulary = {token: number for number, token in enumerate(["<pad>", "</s>", "<unk>", *words])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    result = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    result.pre_tokenizer = pre_tokenizers.Whitespace()
+    result.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=77
+        tokenizer_object=result, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=77
     )
 
 
@@ -170,8 +170,8 @@ PIPELINES = {
 }
 
 
-def saved(name: str, place: Path) -> Path:
+def saved(name: str, folder: Path) -> Path:
     """A tiny pipeline in a folder, the same every time."""
     torch.manual_seed(0)
-    PIPELINES[name]().save_pretrained(place)
-    return place
+    PIPELINES[name]().save_pretrained(folder)
+    return folder

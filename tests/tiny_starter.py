@@ -33,16 +33,16 @@ def use_store(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 @contextlib.contextmanager
 def use_index(patch: pytest.MonkeyPatch) -> Iterator[Index]:
     """Run an empty index, and tell pip, uv and rung to use it and nothing else."""
-    made = Index()
+    server = Index()
     others = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "http_proxy", "HTTP_PROXY")
     for name in others:
         patch.delenv(name, raising=False)
     patch.setenv("PIP_CONFIG_FILE", os.devnull)
-    patch.setenv("PIP_INDEX_URL", made.url)
+    patch.setenv("PIP_INDEX_URL", server.url)
     patch.setenv("PIP_RETRIES", "0")
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
 
 
 def starter_of(index: Index, pieces: int = 1, **changes: object) -> Starter:

@@ -5,7 +5,7 @@ import io
 import threading
 import zipfile
 
-from tests import device_code as made
+from tests import device_code as fake
 from tests.interrupting import ended
 
 from rung.binaries import places
@@ -15,7 +15,7 @@ from rung.binaries.scan import scan
 from rung.core.shield import Workers
 from rung.hardware import catalog
 
-PLAIN = made.fatbin(made.entry(made.CUBIN, 75), made.entry(made.CUBIN, 90, made.A), made.entry(made.PTX, 120))
+PLAIN = fake.fatbin(fake.entry(fake.CUBIN, 75), fake.entry(fake.CUBIN, 90, fake.A), fake.entry(fake.PTX, 120))
 
 
 def listed(library: Library) -> list[str]:
@@ -24,8 +24,8 @@ def listed(library: Library) -> list[str]:
 
 def test_a_wheel_is_read_without_unpacking_it(tmp_path):
     wheel = tmp_path / "x.whl"
-    members = {"x/lib.so": made.elf(PLAIN), "x/__init__.py": b"import os", "x/kernel.fatbin": PLAIN}
-    wheel.write_bytes(made.archive(members))
+    members = {"x/lib.so": fake.elf(PLAIN), "x/__init__.py": b"import os", "x/kernel.fatbin": PLAIN}
+    wheel.write_bytes(fake.archive(members))
     found = {library.name: listed(library) for library in places.libraries(wheel, [])}
     assert found == {key: ["compute_120", "sm_75", "sm_90a"] for key in ("x/lib.so", "x/kernel.fatbin")}
 
@@ -33,8 +33,8 @@ def test_a_wheel_is_read_without_unpacking_it(tmp_path):
 def test_large_members_are_read_beside_each_other_and_come_in_their_order(tmp_path, monkeypatch):
     wheel = tmp_path / "x.whl"
     wheel.write_bytes(
-        made.archive(
-            {f"{name}.so": made.elf(PLAIN + bytes(size)) for name, size in zip("abc", (9, 0, 90), strict=True)}
+        fake.archive(
+            {f"{name}.so": fake.elf(PLAIN + bytes(size)) for name, size in zip("abc", (9, 0, 90), strict=True)}
         )
     )
     both = threading.Barrier(2, timeout=60)
@@ -44,7 +44,7 @@ def test_large_members_are_read_beside_each_other_and_come_in_their_order(tmp_pa
             both.wait()
         return scan(name, *rest, **options)
 
-    monkeypatch.setattr(places, "_LARGE", len(made.elf(PLAIN + bytes(9))))
+    monkeypatch.setattr(places, "_LARGE", len(fake.elf(PLAIN + bytes(9))))
     monkeypatch.setattr(places.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(places.scan, "scan", met)
     assert [found.name for found in places.libraries(wheel, [])] == ["a.so", "b.so", "c.so"]
@@ -57,7 +57,7 @@ def test_what_nobody_waits_for_is_not_read_further(tmp_path, monkeypatch):
     pool.close()
     assert file.read(3) == b""
     wheel = tmp_path / "x.whl"
-    wheel.write_bytes(made.archive({f"{name}.so": made.elf(PLAIN) for name in "ab"}))
+    wheel.write_bytes(fake.archive({f"{name}.so": fake.elf(PLAIN) for name in "ab"}))
     monkeypatch.setattr(places, "_LARGE", 1)
     before = _thread._count()
     found = places.libraries(wheel, [])
@@ -69,10 +69,10 @@ def test_what_nobody_waits_for_is_not_read_further(tmp_path, monkeypatch):
 
 def test_a_program_with_an_archive_behind_it(tmp_path):
     """A llamafile: an executable, then a zip with weights and libraries for several GPUs."""
-    program = made.elf(made.fatbin(made.entry(made.CUBIN, 60)))
-    members = {"ggml-cuda.so": made.elf(PLAIN), "model.gguf": b"GGUF" + bytes(100)}
+    program = fake.elf(fake.fatbin(fake.entry(fake.CUBIN, 60)))
+    members = {"ggml-cuda.so": fake.elf(PLAIN), "model.gguf": b"GGUF" + bytes(100)}
     path = tmp_path / "m.llamafile"
-    path.write_bytes(made.archive(members, zipfile.ZIP_STORED, program))
+    path.write_bytes(fake.archive(members, zipfile.ZIP_STORED, program))
     found = {library.name: listed(library) for library in places.libraries(path, [])}
     assert found == {"m.llamafile": ["sm_60"], "ggml-cuda.so": ["compute_120", "sm_75", "sm_90a"]}
 
@@ -80,7 +80,7 @@ def test_a_program_with_an_archive_behind_it(tmp_path):
 def test_names_that_lead_out_of_the_archive_are_told_and_never_written(tmp_path):
     wheel = tmp_path / "x.whl"
     wheel.write_bytes(
-        made.archive({"../../evil.so": made.elf(PLAIN), "/etc/evil.so": made.elf(), "C:\\evil.so": made.elf()})
+        fake.archive({"../../evil.so": fake.elf(PLAIN), "/etc/evil.so": fake.elf(), "C:\\evil.so": fake.elf()})
     )
     remarks: list[str] = []
     found = list(places.libraries(wheel, remarks))
@@ -92,8 +92,8 @@ def test_names_that_lead_out_of_the_archive_are_told_and_never_written(tmp_path)
 def test_a_zip_bomb_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "_ALLOWANCE", 1 << 20)
     wheel = tmp_path / "x.whl"
-    bomb = made.elf(bytes(32 << 20))
-    wheel.write_bytes(made.archive({"a.so": made.elf(PLAIN), "bomb.so": bomb, "b.so": made.elf(PLAIN)}))
+    bomb = fake.elf(bytes(32 << 20))
+    wheel.write_bytes(fake.archive({"a.so": fake.elf(PLAIN), "bomb.so": bomb, "b.so": fake.elf(PLAIN)}))
     remarks: list[str] = []
     assert [library.name for library in places.libraries(wheel, remarks)] == ["a.so"]
     assert "made to fill a disk" in remarks[0]
@@ -102,7 +102,7 @@ def test_a_zip_bomb_is_left_alone(tmp_path, monkeypatch):
 
 def test_a_member_that_is_damaged_does_not_hide_the_others(tmp_path):
     wheel = tmp_path / "x.whl"
-    data = bytearray(made.archive({"a.so": made.elf(PLAIN), "b.so": made.elf(PLAIN)}))
+    data = bytearray(fake.archive({"a.so": fake.elf(PLAIN), "b.so": fake.elf(PLAIN)}))
     data[60:70] = bytes(10)
     wheel.write_bytes(data)
     first, second = places.libraries(wheel, [])
@@ -112,19 +112,19 @@ def test_a_member_that_is_damaged_does_not_hide_the_others(tmp_path):
 
 def test_archives_in_archives_and_folders_are_named(tmp_path):
     outer = tmp_path / "all.zip"
-    outer.write_bytes(made.archive({"x.whl": made.archive({"a.so": made.elf(PLAIN)}), "b.so": made.elf(PLAIN)}))
-    for place, said in (
+    outer.write_bytes(fake.archive({"x.whl": fake.archive({"a.so": fake.elf(PLAIN)}), "b.so": fake.elf(PLAIN)}))
+    for folder, said in (
         (outer, "1 archive in it is not looked into; unpack or name it: x.whl"),
         (tmp_path, "1 archive in it is not looked into; unpack or name it: all.zip"),
     ):
         remarks: list[str] = []
-        list(places.libraries(place, remarks))
+        list(places.libraries(folder, remarks))
         assert remarks == [said]
 
 
 def test_of_a_member_that_is_not_read_nothing_is_claimed(tmp_path):
     wheel = tmp_path / "x.whl"
-    data = bytearray(made.archive({"a.so": made.elf(PLAIN)}))
+    data = bytearray(fake.archive({"a.so": fake.elf(PLAIN)}))
     directory = data.rfind(b"PK\x01\x02")
     data[6] |= 1
     data[directory + 8] |= 1

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests import device_code as made
+from tests import device_code as fake
 
 from rung.binaries import containers, heads, places, stream
 from rung.binaries.images import CODE_OBJECT, CUBIN, LTO, PTX, SPIRV, Library
@@ -18,7 +18,7 @@ from rung.core.errors import BadFile, UsageError
 
 FIXTURES = Path(__file__).parent / "files"
 #: Large enough to hold kernels.
-PLAIN = made.fatbin(made.entry(made.CUBIN, 75), made.entry(made.CUBIN, 90, made.A), made.entry(made.PTX, 120))
+PLAIN = fake.fatbin(fake.entry(fake.CUBIN, 75), fake.entry(fake.CUBIN, 90, fake.A), fake.entry(fake.PTX, 120))
 
 
 def read(data: bytes, name: str = "lib.so", seeks: bool = True) -> Library:
@@ -45,9 +45,9 @@ def test_files_of_the_toolkit_are_listed_as_cuobjdump_lists_them(path):
     ("wrapped", "kind"),
     [
         (PLAIN, "fatbin"),
-        (made.elf(PLAIN), "ELF library"),
-        (made.pe(PLAIN), "PE library"),
-        (made.mach_o(PLAIN), "Mach-O file"),
+        (fake.elf(PLAIN), "ELF library"),
+        (fake.pe(PLAIN), "PE library"),
+        (fake.mach_o(PLAIN), "Mach-O file"),
         (b"!<arch>\n" + bytes(60) + PLAIN, "archive"),
     ],
 )
@@ -59,11 +59,11 @@ def test_a_fatbin_is_found_wherever_it_lies(wrapped, kind, seeks):
 
 def test_suffixes_kinds_and_versions_of_images():
     found = read(
-        made.fatbin(
-            made.entry(made.CUBIN, 100, made.F),
-            made.entry(made.PTX, 90, made.A, isa=(8, 0)),
-            made.entry(made.LTO, 86),
-            made.entry(64, 86),  # a kind that nobody knows is passed over
+        fake.fatbin(
+            fake.entry(fake.CUBIN, 100, fake.F),
+            fake.entry(fake.PTX, 90, fake.A, isa=(8, 0)),
+            fake.entry(fake.LTO, 86),
+            fake.entry(64, 86),  # a kind that nobody knows is passed over
         )
     )
     (item,) = found.objects
@@ -75,15 +75,15 @@ def test_suffixes_kinds_and_versions_of_images():
 
 
 def test_objects_with_the_same_images_are_counted():
-    found = read(made.elf(PLAIN * 5 + made.fatbin(made.entry(made.CUBIN, 80))))
+    found = read(fake.elf(PLAIN * 5 + fake.fatbin(fake.entry(fake.CUBIN, 80))))
     assert [(len(item.images), item.count) for item in found.objects] == [(3, 5), (1, 1)]
     assert found.count(CUBIN) == {"sm_75": 5, "sm_90a": 5, "sm_80": 1}
 
 
 @pytest.mark.parametrize("seeks", [True, False])
 def test_fatbins_that_the_runtime_registers_and_those_that_a_program_loads_by_itself(seeks):
-    one = made.fatbin(made.entry(made.CUBIN, 80, payload=bytes(3 * CHUNK)))
-    found = read(made.elf_with_sections(one * 2 + PLAIN, made.fatbin(made.entry(made.CUBIN, 80)) + PLAIN), seeks=seeks)
+    one = fake.fatbin(fake.entry(fake.CUBIN, 80, payload=bytes(3 * CHUNK)))
+    found = read(fake.elf_with_sections(one * 2 + PLAIN, fake.fatbin(fake.entry(fake.CUBIN, 80)) + PLAIN), seeks=seeks)
     assert [(item.where, item.count, len(item.images)) for item in found.objects] == [
         ("data", 1, 3),
         ("data", 1, 1),
@@ -97,30 +97,30 @@ def test_objects_without_a_kernel():
     """nvcc makes an object of every source file; sizes as ptxas 12.9 to 13.4 write them."""
     for target, empty, full in ((50, 872, 1864), (75, 1904, 2344), (90, 1112, 2856), (100, 2248, 4840)):
         for size, where in ((empty, "empty"), (full, "fatbin")):
-            one = made.fatbin(made.entry(made.CUBIN, target, payload=bytes(size)), made.entry(made.PTX, 120))
-            assert [item.where for item in read(made.elf(one)).objects] == [where], (target, size)
-    assert [item.where for item in read(made.fatbin(made.entry(made.PTX, 80))).objects] == ["fatbin"]
+            one = fake.fatbin(fake.entry(fake.CUBIN, target, payload=bytes(size)), fake.entry(fake.PTX, 120))
+            assert [item.where for item in read(fake.elf(one)).objects] == [where], (target, size)
+    assert [item.where for item in read(fake.fatbin(fake.entry(fake.PTX, 80))).objects] == ["fatbin"]
 
 
 @pytest.mark.parametrize("at", [CHUNK - 20, CHUNK - 3, CHUNK - 1, CHUNK, 3 * CHUNK - 2])
 @pytest.mark.parametrize("seeks", [True, False])
 def test_marks_across_the_borders_of_pieces_are_found(at, seeks):
-    inside = made.fatbin(made.entry(made.CUBIN, 80, payload=bytes(CHUNK + 8)))
+    inside = fake.fatbin(fake.entry(fake.CUBIN, 80, payload=bytes(CHUNK + 8)))
     found = read(bytes(at) + inside + PLAIN, seeks=seeks)
     assert found.count(CUBIN) == {"sm_80": 1, "sm_75": 1, "sm_90a": 1}
 
 
 def test_images_inside_a_payload_are_not_listed_again():
-    cubin = made.device_elf(190, 8, 75 << 8)
-    found = read(made.fatbin(made.entry(made.CUBIN, 75, payload=cubin + bytes(4096))))
+    cubin = fake.device_elf(190, 8, 75 << 8)
+    found = read(fake.fatbin(fake.entry(fake.CUBIN, 75, payload=cubin + bytes(4096))))
     assert [item.where for item in found.objects] == ["fatbin"]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_offload_bundles(version):
-    bundle = made.plain_bundle("gfx906:sramecc+:xnack-", "gfx1030", "gfx11-generic")
-    data = made.compressed_bundle(version, bundle) if version else bundle
-    found = read(made.elf(bytes(100) + data * 2))
+    bundle = fake.plain_bundle("gfx906:sramecc+:xnack-", "gfx1030", "gfx11-generic")
+    data = fake.compressed_bundle(version, bundle) if version else bundle
+    found = read(fake.elf(bytes(100) + data * 2))
     assert found.count(CODE_OBJECT) == {"gfx906:sramecc+:xnack-": 2, "gfx1030": 2, "gfx11-generic": 2}
     assert not found.remarks
 
@@ -135,7 +135,7 @@ def test_a_bundle_packed_with_zstd_by_the_offload_bundler():
 
 
 def test_spirv_for_amd_is_no_code_object():
-    found = read(made.plain_bundle("amdgcnspirv"))
+    found = read(fake.plain_bundle("amdgcnspirv"))
     assert [image.kind for item in found.objects for image in item.images] == [SPIRV]
 
 
@@ -157,8 +157,8 @@ def test_spirv_for_amd_is_no_code_object():
     ],
 )
 def test_images_that_stand_alone(machine, abi, flags, text, target):
-    data = made.device_elf(machine, abi, flags, text)
-    for found in (read(data, "kernel.cubin"), read(made.elf(bytes(8) + data))):
+    data = fake.device_elf(machine, abi, flags, text)
+    for found in (read(data, "kernel.cubin"), read(fake.elf(bytes(8) + data))):
         assert [(item.where, *(image.target for image in item.images)) for item in found.objects] == [("alone", target)]
 
 
@@ -170,7 +170,7 @@ def test_ptx_as_text_and_kernels_known_by_their_name_only():
 
 @pytest.mark.parametrize(("bits", "level"), [(0, ""), (1, ""), (3, "x86-64-v2"), (7, "x86-64-v3"), (15, "x86-64-v4")])
 def test_the_level_that_a_library_demands(bits, level):
-    found = read(made.elf(needs=bits))
+    found = read(fake.elf(needs=bits))
     assert found.cpu is not None
     assert (found.cpu.machine, found.cpu.needs) == ("x86_64", level)
 
@@ -198,7 +198,7 @@ def test_instructions_compiled_for_processors():
         target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
         machine = target.create_target_machine(cpu=processor, opt=2)
         code = machine.emit_object(llvm.parse_assembly(module))
-        found = read(made.elf(code=code))
+        found = read(fake.elf(code=code))
         assert found.cpu is not None
         assert found.cpu.looked_at == len(code)
         assert found.cpu.holds == sets, processor
@@ -206,13 +206,13 @@ def test_instructions_compiled_for_processors():
 
 def test_random_bytes_hold_no_instructions_and_no_images():
     code = random.Random(1).randbytes(8 << 20)
-    found = read(made.elf(code=code))
+    found = read(fake.elf(code=code))
     assert found.cpu is not None
     assert (found.cpu.holds, found.objects) == ((), ())
 
 
 @pytest.mark.parametrize(
-    ("sign", "times", "size", "held"),
+    ("sign", "times", "size", "isa"),
     [
         (b"\xc5\xf8\x77", 2, 500, ("avx",)),
         (b"\xc5\xf8\x77", 1, 500, ()),
@@ -221,10 +221,10 @@ def test_random_bytes_hold_no_instructions_and_no_images():
         (b"\xc5\xf8\x77", 12, 8 << 20, ("avx",)),
     ],
 )
-def test_a_little_code_needs_few_signs_and_much_code_more(sign, times, size, held):
-    found = read(made.elf(code=(sign + b"\x90") * times + bytes(size)))
+def test_a_little_code_needs_few_signs_and_much_code_more(sign, times, size, isa):
+    found = read(fake.elf(code=(sign + b"\x90") * times + bytes(size)))
     assert found.cpu is not None
-    assert found.cpu.holds == held
+    assert found.cpu.holds == isa
 
 
 def test_more_code_than_the_budget_is_looked_at_in_spread_pieces():
@@ -256,9 +256,9 @@ def test_a_fatbin_whose_entry_is_longer_than_its_container():
 
 @pytest.mark.parametrize("size", [0, 8])
 def test_a_fatbin_that_says_it_ends_before_its_first_entry(size):
-    data = bytearray(made.fatbin(made.entry(made.CUBIN, 75)))
+    data = bytearray(fake.fatbin(fake.entry(fake.CUBIN, 75)))
     data[8:16] = size.to_bytes(8, "little")
-    found = read(made.elf(bytes(data)))
+    found = read(fake.elf(bytes(data)))
     assert "contradicts itself at byte" in found.remarks[0]
 
 
@@ -269,11 +269,11 @@ def test_a_fatbin_cut_off_anywhere(size):
 
 
 def test_a_number_that_only_looks_like_a_fatbin():
-    assert not read(made.elf(containers.FATBIN_MAGIC + b"\x48\x8b\x05" + bytes(80))).objects
+    assert not read(fake.elf(containers.FATBIN_MAGIC + b"\x48\x8b\x05" + bytes(80))).objects
 
 
 def test_a_truncated_library_says_so():
-    whole = made.elf(PLAIN)
+    whole = fake.elf(PLAIN)
     found = read(whole[:-70])
     assert found.remarks[0].startswith("it is cut off")
     assert any("fatbin" in remark for remark in found.remarks)
@@ -282,8 +282,8 @@ def test_a_truncated_library_says_so():
 @pytest.mark.parametrize("seed", range(40))
 def test_damaged_files_raise_nothing_and_end(seed):
     chance = random.Random(seed)
-    whole = made.elf(PLAIN + made.plain_bundle("gfx906") + made.compressed_bundle(2, made.plain_bundle("gfx90a")))
-    whole += made.device_elf(190, 8, 75 << 8) + made.pe(PLAIN) + made.mach_o(PLAIN)
+    whole = fake.elf(PLAIN + fake.plain_bundle("gfx906") + fake.compressed_bundle(2, fake.plain_bundle("gfx90a")))
+    whole += fake.device_elf(190, 8, 75 << 8) + fake.pe(PLAIN) + fake.mach_o(PLAIN)
     data = bytearray(whole)
     for _ in range(chance.randrange(1, 40)):
         data[chance.randrange(len(data))] = chance.choice((0, 1, 0xFF, chance.randrange(256)))
@@ -291,14 +291,14 @@ def test_damaged_files_raise_nothing_and_end(seed):
 
 
 def test_many_tiny_containers_cost_linear_time_and_little_memory():
-    one = made.fatbin(made.entry(made.CUBIN, 80, payload=b""))
+    one = fake.fatbin(fake.entry(fake.CUBIN, 80, payload=b""))
     found = read(one * 40_000)
     assert found.count(CUBIN) == {"sm_80": 40_000}
     assert len(found.objects) == 1
 
 
 def test_broken_compressed_bundles_are_remarks():
-    broken = bytearray(made.compressed_bundle(2, made.plain_bundle("gfx90a")))
+    broken = bytearray(fake.compressed_bundle(2, fake.plain_bundle("gfx90a")))
     broken[30] ^= 0xFF
     assert "cannot be read" in read(bytes(broken)).remarks[0]
     with pytest.raises(stream.CannotUnpack, match="broken"):
@@ -310,7 +310,7 @@ def test_broken_compressed_bundles_are_remarks():
 
 def test_a_folder_is_walked_once_whatever_links_to_it(tmp_path):
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libx.so.1").write_bytes(made.elf(PLAIN))
+    (tmp_path / "lib" / "libx.so.1").write_bytes(fake.elf(PLAIN))
     (tmp_path / "lib" / "libx.so").symlink_to("libx.so.1")
     (tmp_path / "lib" / "loop").symlink_to(tmp_path)
     (tmp_path / "notes.txt").write_bytes(PLAIN)
@@ -322,7 +322,7 @@ def test_a_folder_is_walked_once_whatever_links_to_it(tmp_path):
 
 def test_an_archive_without_its_end(tmp_path):
     wheel = tmp_path / "x.whl"
-    wheel.write_bytes(made.archive({"a.so": made.elf(PLAIN)})[:-30])
+    wheel.write_bytes(fake.archive({"a.so": fake.elf(PLAIN)})[:-30])
     with pytest.raises(BadFile, match="without its end"):
         list(places.libraries(wheel, []))
 
@@ -372,6 +372,6 @@ def test_what_is_skipped_is_not_kept():
             Counted.largest = max(Counted.largest, size or 0)
             return super().read(size)
 
-    data = made.fatbin(made.entry(made.CUBIN, 80, payload=bytes(64 << 20))) + PLAIN
+    data = fake.fatbin(fake.entry(fake.CUBIN, 80, payload=bytes(64 << 20))) + PLAIN
     assert scan("x", Counted(data), len(data), b"", seeks=False).count(CUBIN) == {"sm_80": 1, "sm_75": 1, "sm_90a": 1}
     assert Counted.largest == CHUNK

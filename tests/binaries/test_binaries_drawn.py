@@ -6,7 +6,7 @@ import struct
 from collections import Counter
 
 import pytest
-from tests import device_code as made
+from tests import device_code as fake
 
 from rung.binaries import heads, judge
 from rung.binaries.images import CUBIN, PTX, Image
@@ -14,7 +14,7 @@ from rung.binaries.scan import scan
 
 ARCHS = [30, 35, 50, 52, 61, 70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121]
 AMD = ["gfx803", "gfx906:sramecc+:xnack-", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx11-generic", "gfx1201"]
-PREFIXES = {made.PTX: "compute_", made.CUBIN: "sm_", made.LTO: "lto_"}
+PREFIXES = {fake.PTX: "compute_", fake.CUBIN: "sm_", fake.LTO: "lto_"}
 
 
 def entry(chance, kind, arch, suffix):
@@ -23,7 +23,7 @@ def entry(chance, kind, arch, suffix):
     payload = chance.choice((b"", chance.randbytes(chance.randrange(5000)), b"\x50\xed\x55\xba" * 40, b"\x7fELF" * 30))
     payload += bytes(-len(payload) % 8)
     packed, flag = chance.choice(((0, 0), (len(payload), 0x2000), (len(payload), 0x8000)))
-    flags = 0x11 | flag | {"": 0, "a": made.A, "f": made.F}[suffix] | (1 << 24 if arch >= 100 else 0)
+    flags = 0x11 | flag | {"": 0, "a": fake.A, "f": fake.F}[suffix] | (1 << 24 if arch >= 100 else 0)
     head = struct.pack("<HHIQIIHHIIIQ", kind, 0x101, length, len(payload), packed, 64, 7, 8, arch, 0, 0, flags)
     return head + struct.pack("<QQ", 0, len(payload) * 3) + bytes(length - 64) + payload
 
@@ -39,11 +39,11 @@ def drawn(chance):
                 suffix = chance.choice(("", "a", "f") if arch >= 100 else ("", "a") if arch == 90 else ("",))
                 entries += entry(chance, kind, arch, suffix)
                 inside[f"{PREFIXES[kind]}{arch}{suffix}"] += 1
-            data += made.fatbin(entries)
+            data += fake.fatbin(entries)
         else:
             targets = chance.sample(AMD, chance.randrange(1, 5))
-            bundle, version = made.plain_bundle(*targets), chance.randrange(4)
-            data += made.compressed_bundle(version, bundle) if version else bundle
+            bundle, version = fake.plain_bundle(*targets), chance.randrange(4)
+            data += fake.compressed_bundle(version, bundle) if version else bundle
             inside.update(targets)
         data += bytes(8 * chance.randrange(5))
     return data, inside
@@ -53,7 +53,7 @@ def drawn(chance):
 def test_what_was_put_in_is_listed(seed):
     chance = random.Random(seed)
     data, inside = drawn(chance)
-    wrap = chance.choice((made.elf, made.pe, made.mach_o, lambda data: b"!<arch>\n" + bytes(60) + data))
+    wrap = chance.choice((fake.elf, fake.pe, fake.mach_o, lambda data: b"!<arch>\n" + bytes(60) + data))
     whole = wrap(data)
     file = io.BytesIO(whole)
     found = scan("x", file, len(whole), file.read(heads.SIZE), seeks=seed % 2 == 0)
@@ -64,7 +64,7 @@ def test_what_was_put_in_is_listed(seed):
 def test_of_a_part_of_a_file_nothing_is_listed_that_is_not_in_it(seed):
     chance = random.Random(seed)
     data, inside = drawn(chance)
-    whole = chance.choice((made.elf, made.pe))(data)
+    whole = chance.choice((fake.elf, fake.pe))(data)
     part = whole[: chance.randrange(88, len(whole))]
     file = io.BytesIO(part)
     found = scan("x", file, len(part), file.read(heads.SIZE), seeks=seed % 2 == 0)
@@ -74,7 +74,7 @@ def test_of_a_part_of_a_file_nothing_is_listed_that_is_not_in_it(seed):
 
 @pytest.mark.parametrize("size", [52, 63, 64, 100, 200])
 def test_a_library_that_ends_in_its_own_head_is_cut_off(size):
-    part = made.elf()[:size]
+    part = fake.elf()[:size]
     assert scan("x", io.BytesIO(part), size, part, seeks=True).remarks[0].startswith("it is cut off")
 
 
@@ -103,5 +103,5 @@ def test_a_cubin_is_taken_before_ptx_that_is_newer():
 
 
 def test_a_target_without_code_is_not_listed():
-    data = made.elf(made.plain_bundle("gfx906", payload=b""))
+    data = fake.elf(fake.plain_bundle("gfx906", payload=b""))
     assert not scan("x", io.BytesIO(data), len(data), data[: heads.SIZE], seeks=True).count()

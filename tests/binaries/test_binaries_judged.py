@@ -31,8 +31,8 @@ def image(name: str, isa: str = "") -> Image:
 
 
 def library(*objects: str, name: str = "lib.so", count: int = 1) -> Library:
-    made = tuple(Object("fatbin", tuple(map(image, text.split())), count) for text in objects)
-    return Library(name, 1000, "ELF library", made, CpuCode("x86_64"))
+    contents = tuple(Object("fatbin", tuple(map(image, text.split())), count) for text in objects)
+    return Library(name, 1000, "ELF library", contents, CpuCode("x86_64"))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_objects_for_one_special_target_are_not_held_against_a_library():
 
 
 def test_what_a_program_picks_itself_is_not_held_against_it():
-    made = Library("x", 1, "", (Object("data", (image("sm_100"),), 29), Object("fatbin", (image("sm_80"),))))
-    assert judge(made, catalog.device("3090")).runs == "yes"
+    subject = Library("x", 1, "", (Object("data", (image("sm_100"),), 29), Object("fatbin", (image("sm_80"),))))
+    assert judge(subject, catalog.device("3090")).runs == "yes"
 
 
 def test_objects_without_kernels_do_not_decide():
@@ -249,9 +249,9 @@ def test_launchers_for_several_processors_do_not_stand_against_an_environment():
     def launcher(name: str, machine: str) -> Library:
         return Library(f"setuptools/{name}.exe", 1000, "PE program", (), CpuCode(machine))
 
-    made = [launcher("cli-32", "x86"), launcher("cli-64", "x86_64"), launcher("cli-arm64", "aarch64")]
-    assert Answer("x", (*made, library()), (), catalog.device("Ryzen 9 7950X")).ok
-    assert not Answer("x", (made[0], made[2]), (), catalog.device("Ryzen 9 7950X")).ok
+    launchers = [launcher("cli-32", "x86"), launcher("cli-64", "x86_64"), launcher("cli-arm64", "aarch64")]
+    assert Answer("x", (*launchers, library()), (), catalog.device("Ryzen 9 7950X")).ok
+    assert not Answer("x", (launchers[0], launchers[2]), (), catalog.device("Ryzen 9 7950X")).ok
 
 
 def test_code_for_other_makers_devices_alone_stands_against_a_device():
@@ -276,7 +276,7 @@ def test_each_library_is_judged_once(monkeypatch):
     )
     many = tuple(library("sm_80", name=f"{number}.so") for number in range(20))
     answer = Answer("x", many, (), catalog.device("p2200"))
-    shown = [place for place in range(20) if views.matters(answer, place)]
+    shown = [index for index in range(20) if views.matters(answer, index)]
     views.listing(answer, shown)
     assert len(list(views.conclusion(answer))) == 2
     answer.to_json()

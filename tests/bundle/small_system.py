@@ -25,8 +25,8 @@ def make(folder: Path, python: Path | None = None) -> None:
     listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     for path in re.findall(rf"lib(?:{_GLIBC})\.so\.\d .*?=> (\S+)", listed):
         _copy(folder, path)
-    for place in ("dev", "tmp", "root"):
-        (folder / place).mkdir(exist_ok=True)
+    for folder_name in ("dev", "tmp", "root"):
+        (folder / folder_name).mkdir(exist_ok=True)
     os.mknod(folder / "dev" / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     os.mknod(folder / "dev" / "urandom", stat.S_IFCHR | 0o666, os.makedev(1, 9))
     os.chmod(folder / "dev" / "null", 0o666)
@@ -39,9 +39,9 @@ def make(folder: Path, python: Path | None = None) -> None:
             _libraries(folder, extension)
 
 
-def _put(folder: Path, source: Path, place: Path) -> None:
+def _put(folder: Path, source: Path, path: Path) -> None:
     """Copy a program with its libraries to a place of the system."""
-    out = folder / place.relative_to("/")
+    out = folder / path.relative_to("/")
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(os.path.realpath(source), out)
     _libraries(folder, source)

@@ -58,7 +58,7 @@ def test_bytecode_is_where_it_was_unless_a_folder_of_its_own_helps(reason, tmp_p
     monkeypatch.setattr(sys, "dont_write_bytecode", reason != "Python keeps some")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setattr(os, "access", lambda *given: reason != "nobody may write there")
+    monkeypatch.setattr(os, "access", lambda *arguments: reason != "nobody may write there")
     program.keep_bytecode(str(tmp_path))
     own = str(tmp_path / "bytecode")
     assert (sys.pycache_prefix, os.environ["PYTHONPYCACHEPREFIX"]) == ((named, "") if reason else (own, own))

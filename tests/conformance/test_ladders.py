@@ -35,9 +35,9 @@ def test_every_ladder_climbs(key):
     has |= {"package.torch"} if releases.newest(key).image(architecture) else set()
     has |= {"isa.kernels", "package.numba"} if architecture.kind == "cpu" else set()
     has |= {"package.triton"} if _triton(architecture.kind, key) else set()
-    seen = set()
+    pairs = set()
     for _, case, climb in fallbacks.climbs(device):
-        seen.add((case.op, case.format))
+        pairs.add((case.op, case.format))
         where = f"{case.op} {case.format} {case.dtype} on {key}"
         assert climb.rung, where
         assert all(refusal.reason.strip() for refusal in climb.refusals), where
@@ -47,8 +47,8 @@ def test_every_ladder_climbs(key):
             assert architecture.matmul[case.dtype] in ("native", "emulated"), where
             assert device.capability(f"matmul.{case.dtype}").level is not Level.ABSENT, where
         assert climb.rung is not LADDERS[case.op].rungs[-1] or climb.refusals, where
-    assert {op for op, _ in seen} == set(LADDERS)
-    assert len({format for op, format in seen if op == "linear"}) > 25
+    assert {op for op, _ in pairs} == set(LADDERS)
+    assert len({format for op, format in pairs if op == "linear"}) > 25
 
 
 def _triton(kind, key):

@@ -31,13 +31,13 @@ def test_a_new_file_has_the_permissions_of_any_other(tmp_path):
 
 def test_a_cache_loses_what_was_used_longest_ago(tmp_path):
     for age, name in enumerate(("new", "folder", "old")):
-        place = tmp_path / name
+        folder = tmp_path / name
         if name == "folder":
-            place.mkdir()
-            (place / "part").write_bytes(bytes(100))
+            folder.mkdir()
+            (folder / "part").write_bytes(bytes(100))
         else:
-            place.write_bytes(bytes(100))
-        os.utime(place, (1e9 - age, 1e9 - age))
+            folder.write_bytes(bytes(100))
+        os.utime(folder, (1e9 - age, 1e9 - age))
     trim(tmp_path, 300)
     assert len(list(tmp_path.iterdir())) == 3
     trim(tmp_path, 199)

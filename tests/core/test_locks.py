@@ -57,16 +57,16 @@ def test_a_lock_holds_between_processes_and_ends_with_its_process(
 
 
 def test_waiting_is_told_once(tmp_path: Path) -> None:
-    path, told = tmp_path / "one.lock", []
+    path, calls = tmp_path / "one.lock", []
     other = start(HOLD, path)
 
     def wait() -> None:
-        told.append(time.monotonic())
+        calls.append(time.monotonic())
         other.kill()
         other.wait()
 
     with locks.locked(path, wait):
-        assert len(told) == 1
+        assert len(calls) == 1
 
 
 def test_marks_of_use_count_while_their_process_runs(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_file_system_without_locks_gets_files_that_name_their_process(
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
 
-    def refuse(*given: object) -> None:
+    def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)

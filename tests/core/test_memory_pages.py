@@ -46,9 +46,9 @@ def test_only_whole_pages_within_are_released(monkeypatch, page):
 def test_memory_for_weights_is_zero_and_aligned_whatever_the_system_advises(monkeypatch):
     for advice in (None, 10**6):  # the second is none that a system knows
         monkeypatch.setattr("rung.kernels.cpu.pack.packing.huge_advice", lambda most, advice=advice: advice)
-        made = empty(20 << 20)
-        assert made.ctypes.data % 64 == 0
-        assert not np.any(made)
+        array = empty(20 << 20)
+        assert array.ctypes.data % 64 == 0
+        assert not np.any(array)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="advice of Linux")

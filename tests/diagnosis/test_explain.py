@@ -79,13 +79,13 @@ def test_a_frame_with_a_shortened_path_is_known_to_be_in_a_package():
     assert outside.confidence < 0.5 < inside.confidence
 
 
-@pytest.mark.parametrize("place", ["/home/a/{}.py", "C:\\Users\\a\\{}.py", "{}.py", "/work/{}/main.py", "./my {}/x.py"])
+@pytest.mark.parametrize("path", ["/home/a/{}.py", "C:\\Users\\a\\{}.py", "{}.py", "/work/{}/main.py", "./my {}/x.py"])
 @pytest.mark.parametrize("name", ["oom", "quantize", "cuda oom", "xformers", "out of memory"])
-def test_what_somebody_called_a_file_is_no_evidence(place, name):
+def test_what_somebody_called_a_file_is_no_evidence(path, name):
     error = (
         'Traceback (most recent call last):\n  File "{}", line 2, in main\n    raise ValueError("bad")\nValueError: bad'
     )
-    found, plain = (explain(error.format(place.format(word))) for word in (name, "x"))
+    found, plain = (explain(error.format(path.format(word))) for word in (name, "x"))
     assert (found.cause, found.evidence) == (plain.cause, plain.evidence)
     for package in ("/usr/lib/python3/site-packages/{}/x.py", ".../{}/x.py", "C:\\Lib\\site-packages\\{}\\x.py"):
         assert unnamed(error.format(package.format(name))) == error.format(package.format(name)), "of a package it is"
@@ -217,7 +217,7 @@ REFUSED_CARD = "RTX 5090 with CUDA capability sm_120 is not compatible with the 
 
 
 @pytest.mark.parametrize(
-    ("log", "environment", "told"),
+    ("log", "environment", "warned"),
     [
         (
             REFUSED_CARD,
@@ -234,10 +234,10 @@ REFUSED_CARD = "RTX 5090 with CUDA capability sm_120 is not compatible with the 
         (IMAGE, {"gpu": "GTX 1080", "torch": "2.9.1", "library_versions": "torch 2.9.0+cu130, numpy 2"}, ""),
     ],
 )
-def test_what_is_said_twice_and_differently_is_told(log, environment, told):
+def test_what_is_said_twice_and_differently_is_told(log, environment, warned):
     said = [item.fact for item in explain(log, environment).evidence if "believed" in item.fact]
-    assert bool(said) == bool(told)
-    assert told in "".join(said)
+    assert bool(said) == bool(warned)
+    assert warned in "".join(said)
 
 
 def test_a_list_of_architectures_that_python_prints_is_read():

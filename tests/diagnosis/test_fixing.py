@@ -33,9 +33,9 @@ def command(label, cause, environment, log=IMAGE):
     ids=lambda value: value.get("gpu", "") if isinstance(value, dict) else "",
 )
 def test_a_build_of_torch_is_the_one_that_setup_chooses(environment, host):
-    wanted = choose([host]).torch.command
-    assert command("install-matching-build", "build-lacks-new-arch", environment) == wanted
-    assert command("downgrade-library", "build-lacks-old-arch", environment) == wanted
+    expected = choose([host]).torch.command
+    assert command("install-matching-build", "build-lacks-new-arch", environment) == expected
+    assert command("downgrade-library", "build-lacks-old-arch", environment) == expected
 
 
 @pytest.mark.parametrize("environment", [{}, {"gpu": "NVIDIA Imaginary 9000"}, {"gpu": "none"}])
@@ -76,7 +76,7 @@ def test_of_an_amd_card_that_nobody_named_no_number_is_guessed():
 
 
 @pytest.mark.parametrize(
-    ("environment", "log", "wanted"),
+    ("environment", "log", "expected"),
     [
         ({"compute_capability": "6.1"}, IMAGE, "TORCH_CUDA_ARCH_LIST=6.1 pip install "),
         ({}, IMAGE, "TORCH_CUDA_ARCH_LIST=$(nvidia-smi "),
@@ -84,13 +84,13 @@ def test_of_an_amd_card_that_nobody_named_no_number_is_guessed():
         ({}, "HIP error: invalid device function", "PYTORCH_ROCM_ARCH=$(rocminfo "),
     ],
 )
-def test_what_is_compiled_is_compiled_for_the_card_at_hand(environment, log, wanted):
+def test_what_is_compiled_is_compiled_for_the_card_at_hand(environment, log, expected):
     raised = '  File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, in forward\n'
     found = command("build-from-source", "build-wrong-arch-flags", environment, raised + log)
-    assert found.startswith(wanted)
+    assert found.startswith(expected)
     assert found.endswith("--no-binary nunchaku nunchaku")
     unnamed = command("build-from-source", "build-wrong-arch-flags", environment, log)
-    assert unnamed.startswith(wanted.removesuffix("pip install "))
+    assert unnamed.startswith(expected.removesuffix("pip install "))
     assert unnamed.endswith(" pip install --no-build-isolation --no-cache-dir ."), "no package is named"
 
 
@@ -101,10 +101,12 @@ def test_an_error_that_only_torch_words_so_is_answered_with_a_build_of_torch():
     assert found.fixes[0].command == choose([Host("GeForce GTX 1080", "sm_61")]).torch.command
 
 
-@pytest.mark.parametrize(("driver", "wanted"), [("", "rung setup"), ("470.82", "pip install torch==")])
-def test_a_driver_that_is_too_old_is_answered_with_a_build_for_it(driver, wanted):
+@pytest.mark.parametrize(("driver", "expected"), [("", "rung setup"), ("470.82", "pip install torch==")])
+def test_a_driver_that_is_too_old_is_answered_with_a_build_for_it(driver, expected):
     log = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
-    assert command("downgrade-library", "driver-too-old", {"gpu": "RTX 3060", "driver": driver}, log).startswith(wanted)
+    assert command("downgrade-library", "driver-too-old", {"gpu": "RTX 3060", "driver": driver}, log).startswith(
+        expected
+    )
 
 
 def test_tensorflow_is_told_to_take_memory_as_it_needs_it():
@@ -185,8 +187,8 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
     ],
 )
 def test_what_a_message_points_at_comes_first(cause, environment, log, first):
-    wanted = first.split()
-    assert set(labels(cause, environment, log)[: len(wanted)]) == set(wanted)
+    expected = first.split()
+    assert set(labels(cause, environment, log)[: len(expected)]) == set(expected)
 
 
 def test_no_placeholder_is_left():

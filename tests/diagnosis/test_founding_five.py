@@ -159,15 +159,15 @@ DISGUISES = {
     "of a container": lambda text: lines(text, '{"log":"', '\\n","stream":"stderr"}'),
     "in small letters": lambda text: text.lower().encode(),
 }
-TOLD = [(name, number) for name, told in STORIES.items() for number in range(len(told))]
+CASES = [(name, number) for name, texts in STORIES.items() for number in range(len(texts))]
 
 
-@pytest.mark.parametrize(("story", "number"), TOLD)
+@pytest.mark.parametrize(("story", "number"), CASES)
 def test_the_founding_five_and_their_relatives_are_known_in_any_disguise(story, number):
     text, environment, cause = STORIES[story][number]
-    given = {name: DISGUISES[name](text) for name in DISGUISES}
-    assert {name: explain_log(utf8([data]), environment).cause for name, data in given.items()} == dict.fromkeys(
-        given, cause
+    texts = {name: DISGUISES[name](text) for name in DISGUISES}
+    assert {name: explain_log(utf8([data]), environment).cause for name, data in texts.items()} == dict.fromkeys(
+        texts, cause
     )
     found = explain(text, environment)
     assert found.evidence
@@ -175,7 +175,7 @@ def test_the_founding_five_and_their_relatives_are_known_in_any_disguise(story, 
 
 
 def test_there_are_ten_variants_of_each_and_of_each_kind():
-    assert all(len(told) > 10 and len({text for text, *_ in told}) > 1 for told in STORIES.values())
+    assert all(len(texts) > 10 and len({text for text, *_ in texts}) > 1 for texts in STORIES.values())
     assert len(DISGUISES) > 10
 
 

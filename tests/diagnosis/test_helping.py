@@ -33,7 +33,7 @@ def test_the_table_names_what_is_there():
     labels, rows = fixing.fix_table()
     assert set(labels) == {row.label for row in wordings()}
     assert {key[1:] for key in rows if key.startswith("@")} == set(causes())
-    assert all(0 <= place < len(labels) for row in rows.values() for place, _ in weighed(row))
+    assert all(0 <= index < len(labels) for row in rows.values() for index, _ in weighed(row))
 
 
 @pytest.mark.parametrize("cause", causes())

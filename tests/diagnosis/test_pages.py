@@ -16,9 +16,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "errors"
 
 def test_the_pages_are_those_of_the_data(tmp_path):
     write(tmp_path)
-    made = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    written = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
     kept = {file.name: file.read_text(encoding="utf-8") for file in DOCS.iterdir()}
-    assert made == kept, "run: python -m rung.diagnosis.pages docs/errors"
+    assert written == kept, "run: python -m rung.diagnosis.pages docs/errors"
 
 
 def test_the_table_that_programs_read_is_that_of_the_rows():

@@ -17,7 +17,7 @@ RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, 
 
 
 @pytest.mark.parametrize(
-    ("label", "cause", "environment", "log", "wanted"),
+    ("label", "cause", "environment", "log", "expected"),
     [
         ("install-matching-build", "cpu-only-build", {"gpu": "RTX 3060"}, "tensorflow: no GPU", "tensorflow[and-cuda]"),
         (
@@ -104,9 +104,9 @@ RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, 
         ("align-package-versions", "package-version-mismatch", {}, "No module named 'my_own_thing'", "pip check"),
     ],
 )
-def test_a_command_is_that_of_the_program_the_maker_and_the_system(label, cause, environment, log, wanted):
+def test_a_command_is_that_of_the_program_the_maker_and_the_system(label, cause, environment, log, expected):
     found = Speaker(scene([log.encode()], environment), cause).fix(label).command
-    assert found is None if wanted is None else wanted in found
+    assert found is None if expected is None else expected in found
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_every_name_in_a_wording_is_one_that_there_is():
 
 
 @pytest.mark.parametrize(
-    ("log", "label", "cause", "wanted"),
+    ("log", "label", "cause", "expected"),
     [
         (
             "NCCL error: peer access",
@@ -167,9 +167,9 @@ def test_every_name_in_a_wording_is_one_that_there_is():
         ),
     ],
 )
-def test_windows_is_given_its_own_shell(log, label, cause, wanted):
+def test_windows_is_given_its_own_shell(log, label, cause, expected):
     found = Speaker(scene([log.encode()], {"os": "Windows 11"}), cause).fix(label)
-    assert found.command.startswith(wanted)
+    assert found.command.startswith(expected)
 
 
 def test_a_change_of_code_names_the_line_or_what_finds_it():

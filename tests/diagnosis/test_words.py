@@ -95,10 +95,10 @@ def test_every_cause_is_among_the_messages_and_no_other():
 
 
 @given(st.sets(st.text("ab_# é过", min_size=1, max_size=3)), st.text("ab_# é过", max_size=3))
-def test_rows_are_the_dictionary_of_their_lines(words, asked):
+def test_rows_are_the_dictionary_of_their_lines(words, query):
     rows = Rows(sorted(f"{word}\t{len(word)}:1" for word in words))
     assert dict(rows) == {word: f"{len(word)}:1" for word in words}
-    assert (asked in rows, len(rows)) == (asked in words, len(words))
+    assert (query in rows, len(rows)) == (query in words, len(words))
 
 
 @pytest.mark.parametrize("name", ["words.table", "fixes.table"])

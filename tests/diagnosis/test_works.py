@@ -23,9 +23,9 @@ def explained(log, card="p2200", model=None):
     return explain_log([log.encode()], {"gpu": device.name}, device=device, outline=outline)
 
 
-def planned(model, card, *formats, **asked):
+def planned(model, card, *formats, **options):
     """The choices that ``rung check`` gives, by format."""
-    found = check(lookup.find_outline(model), [cards.device(card)], Question(formats=formats, **asked))
+    found = check(lookup.find_outline(model), [cards.device(card)], Question(formats=formats, **options))
     return {choice.format: choice for choice in found.choices}
 
 

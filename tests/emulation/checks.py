@@ -99,8 +99,8 @@ def model(name: str, cache_type: str) -> str:
     answer = loaded.generate("Hi", raw=True, max_tokens=6, temperature=0)
     if len(list(answer)) == 0:
         return "no answer"
-    got, wanted = np.asarray(loaded.logits(kept["ids"].tolist()), np.float64), kept["logits"].astype(np.float64)
-    divergence = _log_softmax(wanted)
+    got, expected = np.asarray(loaded.logits(kept["ids"].tolist()), np.float64), kept["logits"].astype(np.float64)
+    divergence = _log_softmax(expected)
     divergence = float((np.exp(divergence) * (divergence - _log_softmax(got))).sum(-1).mean())
     return "" if divergence < _DIVERGENCE[cache_type] else f"the KL divergence is {divergence:.5f}"
 
@@ -123,11 +123,11 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
             yield f"model {name}, cache in {kept}", lambda name=name, kept=kept: model(name, kept)  # type: ignore[misc]
 
 
-def main(wanted: list[str]) -> None:
+def main(prefixes: list[str]) -> None:
     """Run those checks, or all."""
     print(json.dumps({"level": target.level().name, "features": sorted(target.features())}), flush=True)
     for name, check in checks():
-        if wanted and not any(name.startswith(each) for each in wanted):
+        if prefixes and not any(name.startswith(each) for each in prefixes):
             continue
         begun = time.process_time()
         try:

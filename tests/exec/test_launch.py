@@ -102,8 +102,8 @@ def test_one_order_where_both_streams_lead_to_one_place(tmp_path):
     script = "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done"
     with open(tmp_path / "log", "wb") as file:
         subprocess.run([*RUNG, "--", "sh", "-c", script], stdout=file, stderr=file, check=True)
-    wanted = "".join(f"out {i}\nerr {i}\n" for i in range(1, 10))
-    assert (tmp_path / "log").read_text() == wanted
+    expected = "".join(f"out {i}\nerr {i}\n" for i in range(1, 10))
+    assert (tmp_path / "log").read_text() == expected
 
 
 def test_output_comes_when_it_is_written():
@@ -247,18 +247,18 @@ def test_a_program_may_clear_its_temporary_folder(tmp_path):
 def test_notes_of_several_processes_add_up_and_a_full_folder_harms_nothing(tmp_path):
     path = tmp_path / "notes"
     path.touch()
-    made = report.Notes(str(path))
+    notes = report.Notes(str(path))
     for _ in range(3):
-        made.step("mm", "cpu", "bfloat16", "float32", "why")
+        notes.step("mm", "cpu", "bfloat16", "float32", "why")
     process = os.fork()
     if not process:
-        made.step("mm", "cpu", "bfloat16", "float32", "why")
+        notes.step("mm", "cpu", "bfloat16", "float32", "why")
         os._exit(0)
     os.waitpid(process, 0)
-    made.finish()
+    notes.finish()
     assert report.read(str(path)) == {("mm", "cpu", "bfloat16", "float32", "why"): 4}
     path.unlink()
-    made.step("mm", "cpu", "bfloat16", "float16", "another")
+    notes.step("mm", "cpu", "bfloat16", "float16", "another")
 
 
 def test_repairs_leave_what_is_set(monkeypatch):

@@ -54,14 +54,14 @@ def step(layer, x):
 
 def test_gradients_and_threads(notes):
     layer, x = torch.nn.Linear(16, 8).bfloat16(), random(4, 16).bfloat16()
-    wanted = [value.detach().clone() for value in step(layer, x)]
+    expected = [value.detach().clone() for value in step(layer, x)]
     layer.zero_grad()
     from concurrent.futures import ThreadPoolExecutor
 
     with helped(notes, "p2200", software="torch 1.10+cu102"), ThreadPoolExecutor(1) as pool:
         found = [value.detach().cpu() for value in pool.submit(lambda: step(layer.cuda(), x.cuda())).result()]
     assert [value.dtype for value in found[1:]] == [torch.bfloat16] * 2
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-3)
     assert ("addmm", "bfloat16", "float32") in said(notes)
     assert ("mm", "bfloat16", "float32") in said(notes)  # of the backward pass
@@ -93,8 +93,8 @@ def test_what_is_written_is_written(notes):
         assert torch.mm(a.cuda(), b.cuda(), out=out) is out
         total = torch.ones(4, 4, device="cuda", dtype=torch.float16)
         assert total.addmm_(a.cuda(), b.cuda()) is total
-    wanted = (a.float() @ b.float()).half()
-    torch.testing.assert_close(out.cpu(), wanted)
+    expected = (a.float() @ b.float()).half()
+    torch.testing.assert_close(out.cpu(), expected)
     torch.testing.assert_close(total.cpu(), (1 + a.float() @ b.float()).half())
 
 
@@ -135,16 +135,16 @@ def test_what_nothing_lower_does_fails_as_it_failed(notes):
     ],
 )
 def test_every_way_computes_the_same(op, args):
-    wanted = op(*args)
+    expected = op(*args)
     found = {name: way(args, {}) for name, way in ways(op, torch.float32, algorithms=True)}
     assert len(found) == 2
     for value in found.values():
-        torch.testing.assert_close(value, wanted)
+        torch.testing.assert_close(value, expected)
     half = tuple(a.half() for a in args)
     found = {name: way(half, {}) for name, way in ways(op, torch.float16, algorithms=False)}
     assert list(found) == ["float32", "bfloat16"]
     for value in found.values():
-        torch.testing.assert_close(value, wanted.half(), rtol=0.05, atol=0.05)
+        torch.testing.assert_close(value, expected.half(), rtol=0.05, atol=0.05)
 
 
 CONVOLUTION = [
@@ -170,7 +170,7 @@ PRODUCTS = [
 @pytest.mark.parametrize("text", CONVOLUTION)
 def test_a_refused_convolution(notes, text, dtype):
     x, weight = random(2, 3, 8, 8).to(dtype), random(4, 3, 3, 3, seed=1).to(dtype)
-    found, wanted = [], []
+    found, expected = [], []
     refused = rung.Defect("convolution", {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype], RuntimeError, text)
     with helped(notes, "rtx 3060", defects=[refused]):
         w = weight.cuda().requires_grad_()
@@ -180,8 +180,8 @@ def test_a_refused_convolution(notes, text, dtype):
     w = weight.double().requires_grad_()
     result = torch.nn.functional.conv2d(x.double(), w)
     result.sum().backward()
-    wanted += [result.detach(), w.grad]
-    for one, other in zip(found, wanted, strict=True):
+    expected += [result.detach(), w.grad]
+    for one, other in zip(found, expected, strict=True):
         assert one.dtype is dtype
         torch.testing.assert_close(one.double(), other, rtol=0.02, atol=0.05)
     assert ("convolution", str(dtype).removeprefix("torch."), "float32") in said(notes)
@@ -217,15 +217,15 @@ def test_a_fourier_transform_in_half_precision(text):
 
 
 def test_a_convolution_is_tried_without_cudnn_first(notes, monkeypatch):
-    asked = []
+    states = []
 
     class Op:
         name = staticmethod(lambda: "aten::convolution")
 
-    monkeypatch.setattr(fallbacks, "ROUTES", {"convolution": fallbacks.convolved(lambda *_: asked.append(_enabled()))})
+    monkeypatch.setattr(fallbacks, "ROUTES", {"convolution": fallbacks.convolved(lambda *_: states.append(_enabled()))})
     labels = [(label, way((random(2),), {})) for label, way in ways(Op, torch.float32, algorithms=True)]
     assert [label for label, _ in labels] == ["without cuDNN", "contiguous"]
-    assert asked == [False, True]
+    assert states == [False, True]
     assert _enabled()
 
 
@@ -237,12 +237,16 @@ def test_a_way_that_another_size_refuses_is_looked_for_again(notes):
     steps = Steps(Notes(str(notes)))
     small, large = random(2, 2), random(4, 4)
 
-    def refuse(*given):
+    def refuse(*arguments):
         raise RuntimeError(GEMM_EX)
 
     found = [steps.repeat(aten.mm.default, (small, small), {}, RuntimeError(GEMM_EX))]
     ((key, (label, way, reason)),) = steps.found_ways.items()
-    steps.found_ways[key] = label, lambda given, named: way(given, named) if len(given[0]) == 2 else refuse(), reason
+    steps.found_ways[key] = (
+        label,
+        lambda arguments, named: way(arguments, named) if len(arguments[0]) == 2 else refuse(),
+        reason,
+    )
     found += [steps.remembered(aten.mm.default, refuse, (x, x), {}) for x in (small, large, large)]
     for one, x in zip(found, (small, small, large, large), strict=True):
         torch.testing.assert_close(one, x @ x)
@@ -286,9 +290,9 @@ def test_a_stand_in_belongs_to_one_overload(monkeypatch):
     for overload in ("f", "f.out"):
         library.define(f"{overload}(Tensor x) -> Tensor")
         fallbacks.stand_in(f"rung_steps::{overload}", lambda x, overload=overload: overload)
-    for op, wanted in ((torch.ops.rung_steps.f.default, "f"), (torch.ops.rung_steps.f.out, "f.out")):
+    for op, expected in ((torch.ops.rung_steps.f.default, "f"), (torch.ops.rung_steps.f.out, "f.out")):
         ((_, way),) = ways(op, torch.float32, algorithms=False)
-        assert way((None,), {}) == wanted
+        assert way((None,), {}) == expected
 
 
 MB = 2**20
@@ -300,12 +304,12 @@ def test_a_copy_that_does_not_fit_is_made_in_pieces(notes, bias):
     first = random(4096, seed=2).bfloat16() if bias else None
     with helped(notes, "p2200", software="torch 1.10+cu102", memory="1GB") as steps:
         free, _ = torch.cuda.mem_get_info()
-        held = torch.empty(free - 52 * MB, dtype=torch.uint8, device="cuda")
+        filler = torch.empty(free - 52 * MB, dtype=torch.uint8, device="cuda")
         found = torch.nn.functional.linear(x.cuda(), weight.cuda(), first.cuda() if bias else None)
         assert torch.cuda.memory_stats()["num_ooms"] > 0
-        del held
-    wanted = torch.nn.functional.linear(x.float(), weight.float(), first.float() if bias else None)
-    torch.testing.assert_close(found.cpu(), wanted.bfloat16())
+        del filler
+    expected = torch.nn.functional.linear(x.float(), weight.float(), first.float() if bias else None)
+    torch.testing.assert_close(found.cpu(), expected.bfloat16())
     assert steps.names
 
 
@@ -313,9 +317,9 @@ def test_a_product_whose_wider_result_does_not_fit_is_made_in_pieces(notes):
     left, right = random(4096, 64).bfloat16(), random(64, 4096, seed=1).bfloat16()  # 32 MB, 64 MB in f32
     with helped(notes, "p2200", software="torch 1.10+cu102", memory="1GB") as steps:
         free, _ = torch.cuda.mem_get_info()
-        held = torch.empty(free - 70 * MB, dtype=torch.uint8, device="cuda")
+        filler = torch.empty(free - 70 * MB, dtype=torch.uint8, device="cuda")
         found = left.cuda() @ right.cuda()
-        del held
+        del filler
     torch.testing.assert_close(found.cpu(), (left.float() @ right.float()).bfloat16())
     assert steps.names
 
@@ -323,11 +327,11 @@ def test_a_product_whose_wider_result_does_not_fit_is_made_in_pieces(notes):
 def test_a_lower_dtype_that_does_not_fit_is_said(notes):
     with helped(notes, "p2200", software="torch 1.10+cu102", memory="1GB"):
         free, _ = torch.cuda.mem_get_info()
-        held = torch.empty(free - 4 * MB, dtype=torch.uint8, device="cuda")
+        filler = torch.empty(free - 4 * MB, dtype=torch.uint8, device="cuda")
         half = {"dtype": torch.bfloat16, "device": "cuda"}
         with pytest.raises(RuntimeError, match="not implemented for struct c10::BFloat16"):
             torch.ones(256, 8, **half) @ torch.ones(8, 8192, **half)
-        del held
+        del filler
     assert "mm on cuda:0: float32 does not fit into the memory" in {row[-1] for row in read(str(notes))}
 
 
@@ -354,30 +358,32 @@ def _pieces():
 @pytest.mark.parametrize("rows", [1, 3])
 def test_pieces_are_the_whole(name, rows):
     op, args = getattr(aten, name).default, _pieces()[name]
-    asked = []
+    sizes = []
 
-    def way(given, named):
-        found = _computed(op)(given, named)
-        asked.append(found.numel())
+    def way(arguments, named):
+        found = _computed(op)(arguments, named)
+        sizes.append(found.numel())
         if min(found.shape) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity")
         return found
 
-    found, wanted = in_pieces(op, way, args, {}), _computed(op)(args, {})
-    torch.testing.assert_close(found, wanted)
-    assert max(asked) < wanted.numel()
+    found, expected = in_pieces(op, way, args, {}), _computed(op)(args, {})
+    torch.testing.assert_close(found, expected)
+    assert max(sizes) < expected.numel()
 
 
 def _computed(op):
     """What stands in for an operation that this processor computes otherwise, else the operation."""
-    return dict(ways(op, torch.int8, algorithms=False)).get("emulated", lambda given, named: op(*given, **named))
+    return dict(ways(op, torch.int8, algorithms=False)).get(
+        "emulated", lambda arguments, named: op(*arguments, **named)
+    )
 
 
 def test_what_cannot_be_cut_is_not():
-    def full(given, named):
+    def full(arguments, named):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity")
 
     assert in_pieces(aten.mm.default, full, (random(2, 2), random(2, 2)), {}) is None
     assert in_pieces(aten.relu.default, full, (random(2, 2),), {}) is None
     with pytest.raises(RuntimeError, match="shapes"):
-        in_pieces(aten.mm.default, lambda given, named: torch.mm(*given), (random(2, 3), random(2, 3)), {})
+        in_pieces(aten.mm.default, lambda arguments, named: torch.mm(*arguments), (random(2, 3), random(2, 3)), {})

@@ -37,17 +37,17 @@ class Terminal:
         fcntl.ioctl(self.control, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def until(self, text):
-        seen, by = self.rest, time.monotonic() + 60
-        while text not in seen and time.monotonic() < by:
+        output, by = self.rest, time.monotonic() + 60
+        while text not in output and time.monotonic() < by:
             if select.select([self.control], [], [], 0.2)[0]:
                 try:
-                    seen += os.read(self.control, 4096)
+                    output += os.read(self.control, 4096)
                 except OSError:
                     break
-        assert text in seen, seen
-        end = seen.index(text) + len(text)
-        self.rest = seen[end:]
-        return seen[:end]
+        assert text in output, output
+        end = output.index(text) + len(text)
+        self.rest = output[end:]
+        return output[:end]
 
     def end(self):
         code = self.process.wait(60)
@@ -66,9 +66,9 @@ def test_on_a_terminal_every_stream_is_one_with_its_size():
         "sizes(); sys.exit(3)"
     )
     terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
-    seen = terminal.until(b"ready")
-    assert seen.count(b"(77, 33)") == 3
-    assert seen.endswith(b"x\r\n50%|#\r100%|##\r\nready")
+    output = terminal.until(b"ready")
+    assert output.count(b"(77, 33)") == 3
+    assert output.endswith(b"x\r\n50%|#\r100%|##\r\nready")
     terminal.resize(44, 99)
     assert terminal.until(b"x\r\n").count(b"(99, 44)") == 3
     assert terminal.end() == 3
@@ -82,10 +82,10 @@ def test_on_a_terminal_stdout_and_stderr_stay_apart(stream, explained):
         f"sys.{stream}.write('{error}\\n'); sys.exit(3)"
     )
     terminal = Terminal("sh", "-c", f"{shlex.join([*RUNG, '--', sys.executable, '-c', code])}; echo exit $?")
-    seen = terminal.until(b"exit 3")
-    assert b"3 terminals" in seen
-    assert error.encode() in seen
-    assert (b"What to do" in seen) == explained
+    output = terminal.until(b"exit 3")
+    assert b"3 terminals" in output
+    assert error.encode() in output
+    assert (b"What to do" in output) == explained
 
 
 def test_a_size_reaches_what_the_program_has_started():

@@ -102,6 +102,6 @@ def test_a_batch_of_a_fleet_of_one_model_needs_no_name():
 
 
 def test_lines_are_asked_as_one_machine_understands_them():
-    made = message_of(Request(1, "hi", {"raw": True, "seed": 3, "system": None}), "m")
-    assert made == BatchRequest(model="m", prompt="hi", raw=True, options={"seed": 3})
+    message = message_of(Request(1, "hi", {"raw": True, "seed": 3, "system": None}), "m")
+    assert message == BatchRequest(model="m", prompt="hi", raw=True, options={"seed": 3})
     assert message_of(Request("k", url="/v1/embeddings", texts=("a", "b")), "m").texts == ["a", "b"]

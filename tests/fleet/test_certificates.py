@@ -24,10 +24,10 @@ def authority():
 
 def _files(folder, authority, address: str, signer=None):
     key = certificates.new_key()
-    made = certificates.sign(*(signer or authority), certificates.request(key, "n"), "n", address)
-    for name, data in {"ca": authority[0], "cert": made, "key": key}.items():
+    certificate = certificates.sign(*(signer or authority), certificates.request(key, "n"), "n", address)
+    for name, data in {"ca": authority[0], "cert": certificate, "key": key}.items():
         (folder / name).write_bytes(data)
-    return made
+    return certificate
 
 
 def _handshake(folder, client: ssl.SSLContext) -> bytes:
@@ -53,9 +53,9 @@ def _handshake(folder, client: ssl.SSLContext) -> bytes:
 
 
 def test_a_signed_node_is_known_by_its_address_and_its_fingerprint(tmp_path, authority):
-    made = _files(tmp_path, authority, "10.1.2.3")
+    certificate = _files(tmp_path, authority, "10.1.2.3")
     shown = _handshake(tmp_path, ssl.create_default_context(cafile=tmp_path / "ca"))
-    assert certificates.fingerprint(shown) == certificates.fingerprint(made)
+    assert certificates.fingerprint(shown) == certificates.fingerprint(certificate)
 
 
 def test_another_address_and_another_authority_are_refused(tmp_path, authority):
@@ -69,9 +69,9 @@ def test_another_address_and_another_authority_are_refused(tmp_path, authority):
 
 
 def test_nonsense_is_not_signed(authority):
-    for wanted in (b"", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"):
+    for request in (b"", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"):
         with pytest.raises(ValueError):  # noqa: PT011 - whatever the library says
-            certificates.sign(*authority, wanted, "n", "10.1.2.3")
+            certificates.sign(*authority, request, "n", "10.1.2.3")
     with pytest.raises(ValueError, match="address"):
         certificates.sign(*authority, certificates.request(certificates.new_key(), "n"), "n", "no address")
 

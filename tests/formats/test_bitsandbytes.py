@@ -12,21 +12,21 @@ from tests.formats.make_bitsandbytes_fixture import CASES, FIXTURE, digest, name
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, np.ndarray]:
+def reference() -> dict[str, np.ndarray]:
     with np.load(FIXTURE, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
 @pytest.mark.parametrize(("kind", "block", "nested", "count"), CASES)
 def test_encoding_gives_the_bytes_of_bitsandbytes(
-    kind: str, block: int, nested: bool, count: int, made: dict[str, np.ndarray]
+    kind: str, block: int, nested: bool, count: int, reference: dict[str, np.ndarray]
 ) -> None:
     case = name_of(kind, block, nested)
     parts = formats.encode(weights(count).reshape(1, -1), formats.get(case)).parts
-    assert np.array_equal(digest(parts["data"]), made[f"{case} data digest"])
-    assert np.array_equal(parts["absmax"], made[f"{case} absmax"])
+    assert np.array_equal(digest(parts["data"]), reference[f"{case} data digest"])
+    assert np.array_equal(parts["absmax"], reference[f"{case} absmax"])
     for part in ("nested_absmax", "nested_offset") if nested else ():
-        assert np.array_equal(parts[part], made[f"{case} {part}"])
+        assert np.array_equal(parts[part], reference[f"{case} {part}"])
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 31, 64, 1000, 4097, 32767, 40001])
@@ -36,7 +36,7 @@ def test_nested_scales_are_those_of_bitsandbytes_to_the_bit(count: int) -> None:
     functional = pytest.importorskip("bitsandbytes.functional")
     absmax = np.random.default_rng(count).gamma(3, 0.01, count).astype(np.float32)
     absmax[::7] = absmax.mean() * (1 + np.float32(1e-6))  # offsets far below the largest of their block
-    made = codebook4.nest(absmax)
+    nested = codebook4.nest(absmax)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -44,25 +44,25 @@ def test_nested_scales_are_those_of_bitsandbytes_to_the_bit(count: int) -> None:
     finally:
         torch.set_num_threads(threads)
     codes, state = functional.quantize_blockwise(torch.from_numpy(absmax) - offset, blocksize=256)
-    assert made["nested_offset"][0] == offset.numpy()
-    assert np.array_equal(made["absmax"], codes.numpy())
-    assert np.array_equal(made["nested_absmax"], state.absmax.numpy())
+    assert nested["nested_offset"][0] == offset.numpy()
+    assert np.array_equal(nested["absmax"], codes.numpy())
+    assert np.array_equal(nested["nested_absmax"], state.absmax.numpy())
 
 
 @pytest.mark.parametrize(("kind", "block", "nested", "count"), CASES)
 def test_decoding_gives_the_values_of_bitsandbytes(
-    kind: str, block: int, nested: bool, count: int, made: dict[str, np.ndarray]
+    kind: str, block: int, nested: bool, count: int, reference: dict[str, np.ndarray]
 ) -> None:
     case = name_of(kind, block, nested)
     fmt = formats.get(case)
     # The data is checked above; the scales are theirs.
     parts = formats.encode(weights(count).reshape(1, -1), fmt).parts
-    theirs = {part: parts[part] if part == "data" else made[f"{case} {part}"] for part in parts}
+    theirs = {part: parts[part] if part == "data" else reference[f"{case} {part}"] for part in parts}
     decoded = formats.decode(Encoded(fmt, (1, count), theirs))[0]
-    if f"{case} decoded" in made:
-        assert np.array_equal(decoded, made[f"{case} decoded"])
-        assert np.array_equal(theirs["data"], made[f"{case} data"])
-    assert np.array_equal(digest(decoded), made[f"{case} decoded digest"])
+    if f"{case} decoded" in reference:
+        assert np.array_equal(decoded, reference[f"{case} decoded"])
+        assert np.array_equal(theirs["data"], reference[f"{case} data"])
+    assert np.array_equal(digest(decoded), reference[f"{case} decoded digest"])
 
 
 def test_the_first_weight_of_a_pair_is_in_the_high_nibble() -> None:

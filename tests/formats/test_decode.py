@@ -68,9 +68,9 @@ def test_odd_scales_decode_as_gguf_decodes_them(kind: gguf.GGMLQuantizationType)
     size = gguf.GGML_QUANT_SIZES[kind][1]
     places = range(0, size - 1, 2)
     data = random_blocks(kind, len(places) * len(ODD_HALVES), 1)
-    for number, place in enumerate(places):
+    for number, offset in enumerate(places):
         for other, half in enumerate(ODD_HALVES):
-            data[number * len(ODD_HALVES) + other, place : place + 2] = half & 255, half >> 8
+            data[number * len(ODD_HALVES) + other, offset : offset + 2] = half & 255, half >> 8
     assert_same(formats.decode(wrap(kind, data)), data, kind)
 
 

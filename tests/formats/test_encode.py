@@ -217,13 +217,13 @@ def test_a_weight_is_encoded_in_pieces(name: str) -> None:
     weights = gaussian(1024, 4096)
     tracemalloc.start()
     encoded = formats.encode(weights, fmt)
-    beside = tracemalloc.get_traced_memory()[1] - encoded.nbytes
+    extra = tracemalloc.get_traced_memory()[1] - encoded.nbytes
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     formats.decode(encoded)
     decoding = tracemalloc.get_traced_memory()[1] - before - weights.nbytes
     tracemalloc.stop()
-    assert beside < 8 * 2**20
+    assert extra < 8 * 2**20
     assert decoding < 8 * 2**20
 
 

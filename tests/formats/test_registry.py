@@ -35,8 +35,8 @@ def test_removed_internal_and_integer_types_are_no_formats(number: int) -> None:
 def test_the_encoders_that_were_asked_for_are_there() -> None:
     floats, rows, blocks = ["f32", "f16", "bf16"], ["int8"], ["nf4", "fp4", "nf4:64:nested", "fp4:128:nested"]
     gguf_types = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4"]
-    wanted = floats + rows + blocks + gguf_types
-    assert all(formats.get(name).encodes for name in wanted)
+    names = floats + rows + blocks + gguf_types
+    assert all(formats.get(name).encodes for name in names)
 
 
 @pytest.mark.parametrize(

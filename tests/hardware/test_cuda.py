@@ -87,7 +87,7 @@ def test_an_architecture_that_nobody_knows_is_unknown_and_never_yes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("value", "names"),
     [
         ("0,1", ["Quadro P2200", "NVIDIA GeForce RTX 3060"]),
         ("1", ["NVIDIA GeForce RTX 3060"]),
@@ -97,15 +97,15 @@ def test_an_architecture_that_nobody_knows_is_unknown_and_never_yes(tmp_path):
         ("GPU-", []),
     ],
 )
-def test_cuda_visible_devices(tmp_path, wanted, names):
-    found = identify(tmp_path, P2200, RTX_3060, environment={"CUDA_VISIBLE_DEVICES": wanted})
+def test_cuda_visible_devices(tmp_path, value, names):
+    found = identify(tmp_path, P2200, RTX_3060, environment={"CUDA_VISIBLE_DEVICES": value})
     assert [d.name for d in found] == names
     assert [d.id for d in found] == [f"cuda:{n}" for n in range(len(names))]
 
 
-@pytest.mark.parametrize("wanted", ["", "-1", "NoDevFiles"])
-def test_no_visible_device_is_none(tmp_path, wanted):
-    assert identify(tmp_path, P2200, environment={"CUDA_VISIBLE_DEVICES": wanted}) == []
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
+def test_no_visible_device_is_none(tmp_path, value):
+    assert identify(tmp_path, P2200, environment={"CUDA_VISIBLE_DEVICES": value}) == []
 
 
 def test_the_library_is_closed_again(tmp_path):

@@ -37,7 +37,7 @@ def test_this_interpreter_is_one_of_them():
 
 def test_on_musl_the_missing_packages_are_explained(monkeypatch):
     assert "musl" in without_wheels("cpython-312-x86_64-linux-musl")
-    monkeypatch.setattr(planning, "missing_software", lambda *given: ["numba"])
+    monkeypatch.setattr(planning, "missing_software", lambda *arguments: ["numba"])
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: "cpython-312-x86_64-linux-musl")
     with pytest.raises(RungError, match="numba is not installed") as raised:
         planning.need_software()

@@ -60,11 +60,11 @@ def test_a_driver_that_does_not_answer_names_nobody(tmp_path):
 def test_an_amd_card_lists_what_computes_on_it(tmp_path):
     """KFD shows bytes by process and GPU; programs on another card, and those that hold nothing, are not in the way."""
     machine(tmp_path, gpu_node(1, 110000, 0x744C, bus=3), gpu_node(2, 90006, 0x66A1, bus=9), drm(3, "0x744c"))
-    held = {(7, 101): 3 * 2**30, (7, 202): 2**30, (8, 101): 5 * 2**30, (9, 202): 2**30, (10, 101): 0, (11, 101): "?"}
+    sizes = {(7, 101): 3 * 2**30, (7, 202): 2**30, (8, 101): 5 * 2**30, (9, 202): 2**30, (10, 101): 0, (11, 101): "?"}
     numbers = {f"{NODES}/{node}/gpu_id": f"{number}\n" for node, number in ((0, 0), (1, 101), (2, 202))}
     tree(
         tmp_path,
-        numbers | {f"sys/class/kfd/kfd/proc/{pid}/vram_{number}": f"{size}\n" for (pid, number), size in held.items()},
+        numbers | {f"sys/class/kfd/kfd/proc/{pid}/vram_{number}": f"{size}\n" for (pid, number), size in sizes.items()},
     )
     process(tmp_path, 7, "python", 1)
     first, second = rocm.identify(tmp_path, environment={})

@@ -104,14 +104,14 @@ def test_two_writers_at_once_and_a_reader_see_whole_values(tmp_path):
     code = WRITER.format(path=sys.path, key=KEY, enough=str(enough))
     writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     try:
-        seen = set()
-        while len(seen) < 50:
+        values = set()
+        while len(values) < 50:
             assert [writer.poll() for writer in writers] == [None, None]
             value = json_cache.read(KEY)
             if value is not None:
                 assert len(value) == 2000
                 assert len(set(value)) == 1
-                seen.add(value[0])
+                values.add(value[0])
     finally:
         enough.touch()
         codes = [writer.wait(60) for writer in writers]

@@ -16,14 +16,14 @@ def test_every_build_can_be_had(build):
     low, high = releases.pythons(build)
     assert version("3.6") <= version(low) <= version(high)
     assert releases.places(build) or build.name == "xpu"
-    for place in releases.places(build):
-        arguments = releases.arguments(build, place)
+    for source in releases.places(build):
+        arguments = releases.arguments(build, source)
         assert arguments or "#" in build.file
         if arguments and not build.file:
             assert arguments[0].startswith(f"torch=={release}")
             # without an index it must be what PyPI gives
-            assert len(arguments) == 3 or releases.plain(build, place)
-        system = place.partition("-")[0]
+            assert len(arguments) == 3 or releases.plain(build, source)
+        system = source.partition("-")[0]
         assert bool(releases.minimum_driver(build, system)) == (build.backend == "cuda" and build.platform != "jetson")
 
 

@@ -111,7 +111,7 @@ def test_threads_are_as_many_as_compute_and_never_more_than_run_at_a_time(monkey
     found = cpu.identify(root, machine="x86_64", system="linux", affinity=range(count), environment={})
     monkeypatch.setattr(planning.detect, "devices", lambda cached: (found,))
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(count)))
-    assert [planning.compute_threads(asked) for asked in (None, 1, 16, 24, 10_000)] == [8, 1, 16, 24, 24]
+    assert [planning.compute_threads(threads) for threads in (None, 1, 16, 24, 10_000)] == [8, 1, 16, 24, 24]
     monkeypatch.setenv("RUNG_THREADS", "1000")
     assert planning.compute_threads(None) == 24
     assert planning.requested_threads(None) == 1000

@@ -141,7 +141,7 @@ print(json.dumps([[a.name for a in found.adapters], found.trouble, "wgpu" in sys
 
 
 @pytest.fixture
-def seen(tmp_path, cache):
+def list_adapters(tmp_path, cache):
     """What ``rung`` sees, and how often adapters were listed, with a ``wgpu`` that behaves so."""
     if not webgpu.listed().adapters and "loader" in webgpu.absence():
         pytest.skip("there is no Vulkan loader here")
@@ -151,17 +151,17 @@ def seen(tmp_path, cache):
         (tmp_path / "fake" / "wgpu" / "__init__.py").write_text(_FAKE.replace("{body}", body), encoding="utf-8")
         count = tmp_path / "count"
         path = os.pathsep.join([str(tmp_path / "fake"), *filter(None, sys.path)])
-        told = {**os.environ, "PYTHONPATH": path, "RUNG_CACHE": str(cache), "COUNT": str(count), **environment}
-        done = subprocess.run([sys.executable, "-c", _SEE], env=told, capture_output=True, text=True, check=True)
+        variables = {**os.environ, "PYTHONPATH": path, "RUNG_CACHE": str(cache), "COUNT": str(count), **environment}
+        done = subprocess.run([sys.executable, "-c", _SEE], env=variables, capture_output=True, text=True, check=True)
         return json.loads(done.stdout), len(count.read_text())
 
     return see
 
 
-def test_adapters_are_listed_once_until_the_drivers_change(seen):
-    assert seen(_ADAPTER.strip()) == ([["a card"], "", False], 1)
-    assert seen(_ADAPTER.strip()) == ([["a card"], "", False], 1)
-    assert seen(_ADAPTER.strip(), VK_DRIVER_FILES="/other.json") == ([["a card"], "", False], 2)
+def test_adapters_are_listed_once_until_the_drivers_change(list_adapters):
+    assert list_adapters(_ADAPTER.strip()) == ([["a card"], "", False], 1)
+    assert list_adapters(_ADAPTER.strip()) == ([["a card"], "", False], 1)
+    assert list_adapters(_ADAPTER.strip(), VK_DRIVER_FILES="/other.json") == ([["a card"], "", False], 2)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,18 @@ def test_adapters_are_listed_once_until_the_drivers_change(seen):
         ("os._exit(3)", "status 3"),
     ],
 )
-def test_a_driver_that_fails_costs_the_listing_and_is_not_asked_at_every_command(seen, body, words):
-    (adapters, trouble, loaded), count = seen(body)
+def test_a_driver_that_fails_costs_the_listing_and_is_not_asked_at_every_command(list_adapters, body, words):
+    (adapters, trouble, loaded), count = list_adapters(body)
     assert (adapters, loaded, count) == ([], False, 1)
     assert words in trouble
-    assert seen(body)[1] == 1
+    assert list_adapters(body)[1] == 1
 
 
-def test_a_listing_of_another_version_is_made_anew(seen, cache):
-    seen(_ADAPTER.strip())
+def test_a_listing_of_another_version_is_made_anew(list_adapters, cache):
+    list_adapters(_ADAPTER.strip())
     for file in cache.rglob("*.json"):
         file.write_text(file.read_text().replace('"vendor"', '"maker"'))
-    assert seen(_ADAPTER.strip()) == ([["a card"], "", False], 2)
+    assert list_adapters(_ADAPTER.strip()) == ([["a card"], "", False], 2)
 
 
 def test_a_software_adapter_is_opened_and_one_that_has_gone_is_named(adapter):

@@ -52,30 +52,30 @@ def test_an_mp4_by_its_decoder(tmp_path, width):
 
 def test_an_mp4_holds_no_frames_but_the_one_it_writes(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
-    held, most = [], []
+    references, most = [], []
 
-    def made():
+    def drawn():
         for _ in range(20):
             frame = np.zeros((32, 48, 3), np.uint8)
-            held.append(weakref.ref(frame))
+            references.append(weakref.ref(frame))
             yield frame
             del frame
-            most.append(sum(each() is not None for each in held))
+            most.append(sum(each() is not None for each in references))
 
-    pictures.write(tmp_path / "x.mp4", made(), 8.0, SETTINGS)
+    pictures.write(tmp_path / "x.mp4", drawn(), 8.0, SETTINGS)
     assert max(most) <= 2  # those by which it is known that it is no picture
 
 
 def test_what_goes_wrong_while_frames_are_made_leaves_nothing(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
 
-    def made():
+    def drawn():
         yield from FRAMES[:3]
         raise BadFile("no more")
 
     for name in ("x.mp4", "x.gif"):
         with pytest.raises(BadFile, match="no more"):
-            pictures.write(tmp_path / name, made(), 8.0, SETTINGS)
+            pictures.write(tmp_path / name, drawn(), 8.0, SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -183,11 +183,11 @@ def test_more_curves_than_colors_are_told_apart(tmp_path):
     assert len(set(drawn)) == 9
 
 
-@pytest.mark.parametrize("place", ["/proc/x.svg", "folder.svg", "none/x.svg"])
-def test_a_place_where_nothing_can_be_drawn_is_refused_before(tmp_path, place):
+@pytest.mark.parametrize("target", ["/proc/x.svg", "folder.svg", "none/x.svg"])
+def test_a_place_where_nothing_can_be_drawn_is_refused_before(tmp_path, target):
     (tmp_path / "folder.svg").mkdir()
     with pytest.raises(UsageError, match=r"cannot be written|There is no folder"):
-        curves.check_curves(tmp_path / place)
+        curves.check_curves(tmp_path / target)
     curves.check_curves(tmp_path / "x.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
 

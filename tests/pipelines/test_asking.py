@@ -18,20 +18,20 @@ diffusers = pytest.importorskip("diffusers")
 @pytest.fixture(scope="module")
 def rehearsing(tmp_path_factory):
     """A pipeline of that name that rehearses, whose configurations have been changed like that."""
-    place, cpu = tmp_path_factory.mktemp("asked"), planning.this_processor()
+    path, cpu = tmp_path_factory.mktemp("asked"), planning.this_processor()
 
-    def made(name, **changes):
-        if not (place / name).exists():
-            saved(name, place / name)
-        folder = place / "_".join([name, *changes])
+    def rehearse(name, **changes):
+        if not (path / name).exists():
+            saved(name, path / name)
+        folder = path / "_".join([name, *changes])
         if not folder.exists():
-            shutil.copytree(place / name, folder)
+            shutil.copytree(path / name, folder)
             for part, change in changes.items():
                 config = folder / part / "config.json"
                 config.write_text(json.dumps(json.loads(config.read_text()) | change))
         return Pipeline(Folder(folder), cpu)
 
-    return made
+    return rehearse
 
 
 #: As the autoencoders of most real pipelines, which make 8 x 8 pixels of each latent.

@@ -36,8 +36,8 @@ def cpu():
 
 
 def frames(folder, device, settings=CAT, **options):
-    (made,) = Pipeline(folder, device, **options).make([settings])
-    return made
+    (result,) = Pipeline(folder, device, **options).make([settings])
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def by_diffusers(folder, settings):
 
     pipeline = DiffusionPipeline.from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
-    made = pipeline(
+    output = pipeline(
         settings.prompt,
         video_length=settings.frames,
         width=settings.size[0],
@@ -61,7 +61,7 @@ def by_diffusers(folder, settings):
         output_type="np",
         clean_caption=False,
     ).frames
-    return (np.asarray(made)[0] * 255).round().astype(np.uint8)
+    return (np.asarray(output)[0] * 255).round().astype(np.uint8)
 
 
 def test_frames_are_those_of_diffusers(latte, cpu, plain):
@@ -81,10 +81,10 @@ def test_int8_and_nf4_are_near(latte, cpu, plain):
     """Where the processor multiplies bfloat16 itself the denoiser computes in that, which alone moves a byte by 4.5."""
     want = plain.frames.astype(float)
     for name, limits in (("int8", {"f32": 2.0, "bf16": 8.0}), ("nf4", {"f32": 25.0, "bf16": 25.0})):
-        made = frames(latte, cpu, format=name)
-        most = limits[made.plan.storage("transformer").dtype]
-        assert {made.plan.storage(one).format for one in ("text_encoder", "transformer")} == {name}
-        assert 0 < np.abs(made.frames - want).mean() < most, name
+        result = frames(latte, cpu, format=name)
+        most = limits[result.plan.storage("transformer").dtype]
+        assert {result.plan.storage(one).format for one in ("text_encoder", "transformer")} == {name}
+        assert 0 < np.abs(result.frames - want).mean() < most, name
 
 
 def test_one_network_is_there_at_a_time(latte, cpu):
@@ -99,9 +99,9 @@ def test_all_prompts_are_encoded_first(latte, cpu):
     there = []
     watcher = Watcher(progress=lambda label, done, total: there.append(label) if done == total else None)
     dog = Settings("a dog runs", frames=4, size=(16, 16), steps=3, seed=7)
-    made = list(Pipeline(latte, cpu, watcher=watcher).make([CAT, dog]))
+    results = list(Pipeline(latte, cpu, watcher=watcher).make([CAT, dog]))
     assert there.count("reading text_encoder") == 1
-    assert (made[1].frames == frames(latte, cpu, dog).frames).all()
+    assert (results[1].frames == frames(latte, cpu, dog).frames).all()
 
 
 def test_what_does_not_fit_says_what_would(latte, cpu):
@@ -121,7 +121,7 @@ def test_what_does_not_fit_says_what_would(latte, cpu):
     ],
 )
 def test_what_is_refused_is_refused_before_anything_is_read(latte, cpu, settings, said):
-    def nothing(*told):
+    def nothing(*arguments):
         raise AssertionError("a weight was read")
 
     with pytest.raises(UsageError) as refused:
@@ -163,7 +163,7 @@ def test_weights_that_are_needed_last_are_looked_for_first(latte, cpu, tmp_path,
     if part != "file":
         save_file(tensors, weights)
 
-    def nothing(*told):
+    def nothing(*arguments):
         raise AssertionError("a weight was read")
 
     with pytest.raises(error, match=says):
@@ -207,12 +207,12 @@ def test_every_step_on_a_simulated_card(latte, plain, card):
     """The same noise and nearly the same frames; an encoder never computes in f16, nor an autoencoder."""
     folder = Folder(latte)
     with rung.simulate(card) as device:
-        (made,) = Pipeline(folder, device).make([CAT])
-    held = {name: way.dtype for phase in made.plan.phases for name, way in phase.held.items()}
-    assert held["vae"] == "f32"
-    assert held["text_encoder"] in ("f32", "bf16")
+        (result,) = Pipeline(folder, device).make([CAT])
+    dtypes = {name: way.dtype for phase in result.plan.phases for name, way in phase.held.items()}
+    assert dtypes["vae"] == "f32"
+    assert dtypes["text_encoder"] in ("f32", "bf16")
     want = plain.frames.astype(float)
-    assert np.abs(made.frames - want).mean() < (10 if "bf16" in held.values() else 3)
+    assert np.abs(result.frames - want).mean() < (10 if "bf16" in dtypes.values() else 3)
 
 
 @pytest.mark.parametrize("name", ["int8", "nf4"])
@@ -222,11 +222,11 @@ def test_a_small_budget_holds_formats_on_a_simulated_card(latte, plain, name):
     with rung.simulate("2080 Ti") as device:
         pipeline = Pipeline(folder, device, format=name)
         need = max(phase.memory.most for phase in pipeline.plan(CAT).phases)
-        (made,) = Pipeline(folder, device, memory=need, format=name).make([CAT])
-    assert {made.plan.storage(one).format for one in ("text_encoder", "transformer")} == {name}
-    assert made.plan.storage("transformer").dtype == "f16"
+        (result,) = Pipeline(folder, device, memory=need, format=name).make([CAT])
+    assert {result.plan.storage(one).format for one in ("text_encoder", "transformer")} == {name}
+    assert result.plan.storage("transformer").dtype == "f16"
     want = plain.frames.astype(float)
-    assert 0 < np.abs(made.frames - want).mean() < (4 if name == "int8" else 25)
+    assert 0 < np.abs(result.frames - want).mean() < (4 if name == "int8" else 25)
 
 
 @pytest.mark.parametrize(("name", "card"), [("int8", None), ("nf4", None), ("nf4", "2080 Ti")])
@@ -234,25 +234,27 @@ def test_a_quantized_denoiser_errs_like_plain_layers_with_the_decoded_weights(la
     """Against f32, at most 1.1 times as much; on the card in f16, whose rounding nf4 hides and int8 does not."""
     source, folder = latte / "transformer", Folder(latte)
 
-    def filled(held, place):
-        return fill(folder.network("transformer"), source, held, torch.device(place), lambda done, total: None)
+    def filled(storage, device):
+        return fill(folder.network("transformer"), source, storage, torch.device(device), lambda done, total: None)
 
     plain = filled(NetworkStorage(name, "f32", 1), "cpu")
     layers = [key for key, layer in plain.named_modules() if isinstance(layer, QuantLinear)]
     assert len(layers) > 10
     for key in layers:
         put(plain, key, plain.get_submodule(key).dequantize())
-    made = torch.Generator().manual_seed(0)
-    given = [torch.randn(2, 4, 4, 8, 8, generator=made), torch.tensor([500, 500])]
-    named = {"encoder_hidden_states": torch.randn(2, 6, 64, generator=made), "enable_temporal_attentions": True}
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 4, 4, 8, 8, generator=generator), torch.tensor([500, 500])]
+    named = {"encoder_hidden_states": torch.randn(2, 6, 64, generator=generator), "enable_temporal_attentions": True}
     with torch.no_grad():
-        exact = filled(NetworkStorage("f32", "f32", 1), "cpu")(*given, **named, return_dict=False)[0]
-        decoded = plain(*given, **named, return_dict=False)[0]
+        exact = filled(NetworkStorage("f32", "f32", 1), "cpu")(*inputs, **named, return_dict=False)[0]
+        decoded = plain(*inputs, **named, return_dict=False)[0]
         with rung.simulate(card) if card else contextlib.nullcontext():
-            place, dtype = ("cuda:0", "f16") if card else ("cpu", "f32")
-            there = converted(given, named, torch.device(place), TORCH_DTYPE[dtype])
+            device_name, dtype = ("cuda:0", "f16") if card else ("cpu", "f32")
+            there = converted(inputs, named, torch.device(device_name), TORCH_DTYPE[dtype])
             found = (
-                filled(NetworkStorage(name, dtype, 1), place)(*there[0], **there[1], return_dict=False)[0].cpu().float()
+                filled(NetworkStorage(name, dtype, 1), device_name)(*there[0], **there[1], return_dict=False)[0]
+                .cpu()
+                .float()
             )
     error, limit = ((each - exact).norm() / exact.norm() for each in (found, decoded))
     assert 0 < error <= 1.1 * limit, (float(error), float(limit))
@@ -268,10 +270,10 @@ def test_numbers_that_overflow_in_f16_are_computed_again_in_f32(latte, monkeypat
 
     monkeypatch.setattr(diffusers.LatteTransformer3DModel, "forward", overflowing)
     with rung.simulate("2080 Ti") as device:
-        (made,) = Pipeline(folder, device, watcher=Watcher(step=steps.append)).make([CAT])
+        (result,) = Pipeline(folder, device, watcher=Watcher(step=steps.append)).make([CAT])
     assert [(step.op, str(step.step)) for step in steps] == [("transformer", "broken")]
-    assert made.plan.storage("transformer").dtype == "f32"
-    assert made.frames.std() > 5
+    assert result.plan.storage("transformer").dtype == "f32"
+    assert result.frames.std() > 5
 
 
 def test_a_refusal_in_the_middle_loses_no_step(latte, cpu, monkeypatch):
@@ -288,13 +290,13 @@ def test_a_refusal_in_the_middle_loses_no_step(latte, cpu, monkeypatch):
 
     monkeypatch.setattr(diffusers.LatteTransformer3DModel, "forward", refusing)
     with rung.simulate("2080 Ti") as device:
-        (made,) = Pipeline(
+        (result,) = Pipeline(
             folder, device, watcher=Watcher(steps=lambda at, total: done.append(at), step=steps.append)
         ).make([CAT])
     assert calls == [torch.float16, torch.float16, torch.float32, torch.float32]
     assert done == [1, 2, 3]
     assert [(step.op, str(step.step)) for step in steps] == [("transformer", "unsupported")]
-    assert made.frames.std() > 5
+    assert result.frames.std() > 5
 
 
 def test_a_full_memory_in_the_middle_makes_slices(latte, cpu, plain, monkeypatch):
@@ -307,7 +309,7 @@ def test_a_full_memory_in_the_middle_makes_slices(latte, cpu, plain, monkeypatch
 
     steps = []
     monkeypatch.setattr(diffusers.AutoencoderKL, "decode", full)
-    made = frames(latte, cpu, format="f32", watcher=Watcher(step=steps.append))
+    result = frames(latte, cpu, format="f32", watcher=Watcher(step=steps.append))
     assert [(step.op, str(step.step)) for step in steps] == [("vae", "out of memory")] * 2
-    assert made.plan.storage("vae").at_once == 1
-    assert np.abs(made.frames.astype(int) - plain.frames).max() <= 1
+    assert result.plan.storage("vae").at_once == 1
+    assert np.abs(result.frames.astype(int) - plain.frames).max() <= 1

@@ -25,13 +25,13 @@ def test_other_kinds(name, tmp_path):
     folder = saved(name, tmp_path / name)
     cpu = next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
     settings = Settings("a cat runs", steps=2, seed=3, guidance=3.0, **KINDS[name])
-    (made,) = Pipeline(folder, cpu, format="f32").make([settings])
+    (picture,) = Pipeline(folder, cpu, format="f32").make([settings])
     plain = diffusers.DiffusionPipeline.from_pretrained(folder)
     plain.set_progress_bar_config(disable=True)
     result = plain(**call_arguments(plain, settings, None))
     want = to_frames(result.frames if hasattr(result, "frames") else result.images)
-    assert made.frames.shape == (settings.frames or 1, settings.size[1], settings.size[0], 3)
+    assert picture.frames.shape == (settings.frames or 1, settings.size[1], settings.size[0], 3)
     assert want.std() > 5
-    assert np.abs(made.frames.astype(int) - want).max() <= 1
+    assert np.abs(picture.frames.astype(int) - want).max() <= 1
     (coarse,) = Pipeline(folder, cpu, format="nf4").make([settings])
-    assert 0 < np.abs(coarse.frames.astype(int) - made.frames).mean() < 40
+    assert 0 < np.abs(coarse.frames.astype(int) - picture.frames).mean() < 40

@@ -79,10 +79,10 @@ def test_it_fits_cards_of_8_and_11_gb(networks, card):
     plan = plan_phases("Latte", networks, device, device.budget)
     assert [phase.name for phase in plan.phases] == ["encode", "denoise", "decode"]
     assert all(phase.memory.most <= device.budget for phase in plan.phases)
-    held = {name: way for phase in plan.phases for name, way in phase.held.items()}
-    assert held["text_encoder"].dtype in ("f32", "bf16")  # never f16, in which T5 overflows
-    assert held["text_encoder"].quantized
-    assert held["vae"].dtype == "f32"
+    ways = {name: way for phase in plan.phases for name, way in phase.held.items()}
+    assert ways["text_encoder"].dtype in ("f32", "bf16")  # never f16, in which T5 overflows
+    assert ways["text_encoder"].quantized
+    assert ways["vae"].dtype == "f32"
 
 
 @pytest.mark.parametrize("card", ["P2200", "T4", "2080 Ti", "RTX 3090"])

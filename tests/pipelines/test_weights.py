@@ -31,25 +31,25 @@ def folder(request, tmp_path_factory):
     return Folder(saved(request.param, tmp_path_factory.mktemp("pipelines") / request.param))
 
 
-def filled(folder, name, held):
-    return fill(folder.network(name), folder.path / name, held, CPU, lambda done, total: None)
+def filled(folder, name, storage):
+    return fill(folder.network(name), folder.path / name, storage, CPU, lambda done, total: None)
 
 
-@pytest.mark.parametrize("held", WAYS, ids=str)
-def test_what_resides_is_what_was_planned(folder, held):
+@pytest.mark.parametrize("storage", WAYS, ids=str)
+def test_what_resides_is_what_was_planned(folder, storage):
     for name in folder.networks:
-        if name == "vae" and held.quantized:  # never planned so
+        if name == "vae" and storage.quantized:  # never planned so
             continue
         planned = network_of(folder.network(name), name, "encode", (0, 0), 1, 0)
-        network = filled(folder, name, held)
+        network = filled(folder, name, storage)
         resident = {value.data_ptr(): value.nbytes for value in (*network.parameters(), *network.buffers())}
-        assert sum(resident.values()) == weight_bytes(planned, held) - _casts(folder.network(name), held), name
+        assert sum(resident.values()) == weight_bytes(planned, storage) - _casts(folder.network(name), storage), name
 
 
-def _casts(network, held):
+def _casts(network, storage):
     """Bytes of buffers that are planned as they were built, in f32, and held in 16 bits."""
     floats = sum(value.nbytes for value in network.buffers() if value.is_floating_point())
-    return floats // 2 if held.dtype == "bf16" else 0
+    return floats // 2 if storage.dtype == "bf16" else 0
 
 
 def test_beside_quantized_layers_a_table_is_in_16_bits_and_its_rows_are_not(folder):
@@ -70,13 +70,13 @@ def test_beside_quantized_layers_a_table_is_in_16_bits_and_its_rows_are_not(fold
 
 def test_a_processor_convolves_without_copies(folder):
     layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    seen = 0
+    count = 0
     for name in set(folder.networks) - {"text_encoder"}:
         for module in filled(folder, name, NetworkStorage("f32", "f32", 1)).modules():
             if isinstance(module, (nn.Conv2d, nn.Conv3d)):
-                seen += 1
+                count += 1
                 assert module.weight.is_contiguous(memory_format=layouts[module.weight.dim()])
-    assert seen > 10
+    assert count > 10
 
 
 def test_what_is_converted_is_read_in_pieces(folder, monkeypatch):
@@ -101,7 +101,7 @@ REAL = {
     "transformer": ("diffusers", "WanTransformer3DModel", "wan2.1-t2v-1.3b-transformer"),
     "vae": ("diffusers", "AutoencoderKLWan", "wan2.1-vae"),
 }
-HELD = {"encode": "f32", "denoise": "bf16", "decode": "f32"}
+DTYPES = {"encode": "f32", "denoise": "bf16", "decode": "f32"}
 
 
 @pytest.mark.slow
@@ -119,6 +119,6 @@ def test_rung_check_counts_the_weights_that_are_planned_to_run(tmp_path, format)
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     folder, (choice,) = Folder(tmp_path), rung.check(tmp_path, ["cpu"], formats=(format,)).choices
     for phase, name in zip(choice.phases, REAL, strict=True):
-        held = NetworkStorage("f32" if phase.name == "decode" else format, HELD[phase.name], 1)
+        storage = NetworkStorage("f32" if phase.name == "decode" else format, DTYPES[phase.name], 1)
         planned = network_of(folder.network(name), name, phase.name, (0, 0), 1, 0)
-        assert phase.memory.weights == pytest.approx(weight_bytes(planned, held), rel=0.05), name
+        assert phase.memory.weights == pytest.approx(weight_bytes(planned, storage), rel=0.05), name

@@ -53,10 +53,10 @@ def reference(model: Any) -> np.ndarray:
         return model(torch.from_numpy(IDS)[None]).logits[0].numpy()
 
 
-def check(model: Any, wanted: np.ndarray, bar: float) -> None:
+def check(model: Any, expected: np.ndarray, bar: float) -> None:
     """Read as a prompt, and fed one token after the other."""
     for logits in (model.logits(IDS.tolist()).numpy(), references.token_by_token(model, IDS)):
-        found = references.agreement(wanted, logits)
+        found = references.agreement(expected, logits)
         assert found.divergence < bar
         assert found.same_choice >= SAME_CHOICE
     assert model.report.steps == ()
@@ -74,8 +74,8 @@ def test_f32_is_what_transformers_computes(make: Make, kind: str) -> None:
     assert prompt.shape[1] == answer.result["prompt_tokens"] > 32
     with torch.inference_mode():
         full = theirs.generate(prompt, do_sample=False, max_new_tokens=24, attention_mask=torch.ones_like(prompt))
-    wanted = [token for token in full[0, prompt.shape[1] :].tolist() if token != theirs.config.eos_token_id]
-    assert answer.result["tokens"] == wanted
+    expected = [token for token in full[0, prompt.shape[1] :].tolist() if token != theirs.config.eos_token_id]
+    assert answer.result["tokens"] == expected
 
 
 def quantized(model: Any, format: str, head: str) -> Any:
@@ -109,11 +109,11 @@ def test_encoded_on_the_fly(make: Make, model_type: str, format: str, head: str)
     folder, theirs = make(model_type, **WIDE)
     plain = reference(theirs)
     ours = rung.load(folder, format=format, device="cpu", context=CONTEXT)
-    wanted = reference(quantized(theirs, format, head))
-    check(ours, wanted, QUANTIZED_DIVERGENCE)
+    expected = reference(quantized(theirs, format, head))
+    check(ours, expected, QUANTIZED_DIVERGENCE)
     assert ours.plan.format == formats.get(format).name
     assert {part.format for part in ours.plan.parts} == {head} - {format}
-    lost = references.agreement(plain, wanted).divergence
+    lost = references.agreement(plain, expected).divergence
     if format in ("q4_k", "q4_0", "nf4"):  # so that logits of the model as it was would not pass
         assert lost > 2 * QUANTIZED_DIVERGENCE
 

@@ -34,10 +34,10 @@ def check_rungs(model: Any) -> None:
 @pytest.mark.parametrize("fixture", FIXTURES, ids=IDS)
 def test_logits_are_those_of_the_decoded_weights(fixture: references.Fixture) -> None:
     """Read as a prompt, and fed one token after the other, as when it generates."""
-    ids, wanted = fixture.reference()
+    ids, expected = fixture.reference()
     model = rung.load(fixture.path, device="cpu", context=fixture.context)
     for logits in (model.logits(ids.tolist()).numpy(), references.token_by_token(model, ids)):
-        found = references.agreement(wanted, logits)
+        found = references.agreement(expected, logits)
         assert found.divergence < fixture.bar, f"llama.cpp: {fixture.peer}"
         assert found.same_choice >= references.SAME_CHOICE
     check_rungs(model)

@@ -181,11 +181,11 @@ def test_a_context_ends_an_answer_and_refuses_a_longer_prompt() -> None:
         model.generate("the model number " * 20)
     assert any("--context" in way for way in caught.value.ways_out)
     words = "the model number " * 20
-    held = [len(model.tokenizer.encode(words[:end], special=True, bos=True)) for end in range(len(words))]
-    assert {23, 24} <= set(held)
-    list(model.generate(words[: held.index(23)], max_tokens=1))
+    lengths = [len(model.tokenizer.encode(words[:end], special=True, bos=True)) for end in range(len(words))]
+    assert {23, 24} <= set(lengths)
+    list(model.generate(words[: lengths.index(23)], max_tokens=1))
     with pytest.raises(ContextTooLong, match="has 24 tokens, the context holds 24"):
-        model.generate(words[: held.index(24)])
+        model.generate(words[: lengths.index(24)])
     with pytest.raises(ContextTooLong):
         model.logits([1] * 25)
     assert model.logits([1] * 24).shape[0] == 24

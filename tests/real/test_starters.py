@@ -104,13 +104,13 @@ def test_logits_of_prose_are_those_of_transformers(name: str, pytestconfig: pyte
     ids = np.array(model.tokenizer.encode(prose, special=True, bos=True)[:384])
     theirs = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype="float32")
     with torch.inference_mode():
-        wanted = theirs(torch.tensor(ids[None])).logits[0].numpy()
+        expected = theirs(torch.tensor(ids[None])).logits[0].numpy()
     del theirs
     for found in (model.logits(ids.tolist()).numpy(), references.token_by_token(model, ids)):
-        agreement = references.agreement(wanted, found)
+        agreement = references.agreement(expected, found)
         assert agreement.divergence <= 1.1 * PEER[name]
         assert agreement.same_choice >= references.SAME_CHOICE
-        assert perplexity(found, ids) == pytest.approx(perplexity(wanted, ids), rel=0.01)
+        assert perplexity(found, ids) == pytest.approx(perplexity(expected, ids), rel=0.01)
 
 
 def perplexity(logits: np.ndarray, ids: np.ndarray) -> float:

@@ -144,8 +144,8 @@ def test_the_commands_are_exact():
     assert chosen("rx 580", python="3.10").torch.command.endswith("whl/rocm5.1.1")
     own = choose([host("p2200")], indexes=("--index-url", "https://mirror.example/simple"))
     assert own.torch.arguments == ("torch==2.14.1+cu126", "--index-url", "https://mirror.example/simple")
-    beside = choose([host("4090")], "2.14.1+cu126", ("--index-url", "https://mirror.example/simple?a=1&b=2"))
-    commands = [package.command for package in beside.packages if package.command]
+    mirrored = choose([host("4090")], "2.14.1+cu126", ("--index-url", "https://mirror.example/simple?a=1&b=2"))
+    commands = [package.command for package in mirrored.packages if package.command]
     assert len(commands) > 2
     assert all(line.count("--index-url") == 1 and line.endswith('simple?a=1&b=2"') for line in commands)
 

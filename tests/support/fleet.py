@@ -58,23 +58,23 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def namespaces(count: int, prefix: str) -> Iterator[list[str]]:
     """Namespaces that reach each other over a bridge: number k has the address ``_NET``.k."""
     names = [f"{prefix}{k}" for k in range(1, count + 1)]
-    made = []
+    created = []
     try:
         run("ip", "netns", "add", f"{prefix}b")
-        made.append(f"{prefix}b")
+        created.append(f"{prefix}b")
         run("ip", "-n", f"{prefix}b", "link", "add", "name", "hub0", "type", "bridge")
         run("ip", "-n", f"{prefix}b", "link", "set", "hub0", "up")
         for k, name in enumerate(names, 1):
             run("ip", "netns", "add", name)
-            made.append(name)
-            run("ip", "-n", name, "link", "add", "e0", "type", "veth", "peer", "name", f"p{k}", "netns", made[0])
-            run("ip", "-n", made[0], "link", "set", f"p{k}", "master", "hub0", "up")
+            created.append(name)
+            run("ip", "-n", name, "link", "add", "e0", "type", "veth", "peer", "name", f"p{k}", "netns", created[0])
+            run("ip", "-n", created[0], "link", "set", f"p{k}", "master", "hub0", "up")
             run("ip", "-n", name, "addr", "add", f"{_NET}.{k}/24", "dev", "e0")
             run("ip", "-n", name, "link", "set", "e0", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
         yield names
     finally:
-        for name in made:
+        for name in created:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 

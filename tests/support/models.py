@@ -14,9 +14,9 @@ def logits_of(model: Any, ids: torch.Tensor | Sequence[int]) -> torch.Tensor:
 
     ``ids`` is [rows, tokens], or the ids of one row, of which the result has no rows.
     """
-    given = ids if isinstance(ids, torch.Tensor) else torch.tensor([ids])
+    inputs = ids if isinstance(ids, torch.Tensor) else torch.tensor([ids])
     with torch.no_grad():
-        found: torch.Tensor = model.eval()(given).logits
+        found: torch.Tensor = model.eval()(inputs).logits
     return found if isinstance(ids, torch.Tensor) else found[0]
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from tests import device_code as made
+from tests import device_code as fake
 
 HERE = Path(__file__).parent
 PTX = ".version {isa}\n.target sm_{target}\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\nret;\n}}\n"
@@ -59,21 +59,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("new", "old", "cuobjdump", "zstd"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         for mode in ("none", "speed", "size"):
             options = [f"--compress-mode={mode}", "--compress-all"]
-            container(HERE / f"new-{mode}.fatbin", given.new, NEW, "9.0", options, folder)
-        container(HERE / "old.fatbin", given.old, OLD, "8.8", ["--compress-all"], folder)
+            container(HERE / f"new-{mode}.fatbin", arguments.new, NEW, "9.0", options, folder)
+        container(HERE / "old.fatbin", arguments.old, OLD, "8.8", ["--compress-all"], folder)
         plain, packed = folder / "bundle", folder / "bundle.zst"
-        plain.write_bytes(made.plain_bundle("gfx90a", "gfx942", payload=b"\x7fELF" + bytes(1000)))
-        subprocess.run([given.zstd, "-q", "-19", plain, "-o", packed], check=True)
+        plain.write_bytes(fake.plain_bundle("gfx90a", "gfx942", payload=b"\x7fELF" + bytes(1000)))
+        subprocess.run([arguments.zstd, "-q", "-19", plain, "-o", packed], check=True)
         data = packed.read_bytes()
         sizes = struct.pack("<IIQ", 24 + len(data), plain.stat().st_size, 0)
         (HERE / "bundle.zst.ccob").write_bytes(b"CCOB" + struct.pack("<HH", 2, 1) + sizes + data)
     for file, put_in in PUT_IN.items():
-        answer = json.dumps({**by_cuobjdump(given.cuobjdump, file), "put in": put_in}, indent=1)
+        answer = json.dumps({**by_cuobjdump(arguments.cuobjdump, file), "put in": put_in}, indent=1)
         file.with_name(f"{file.name}.json").write_text(answer + "\n", encoding="utf-8")
 
 

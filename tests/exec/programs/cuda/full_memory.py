@@ -7,8 +7,8 @@ import torch
 model = torch.nn.Linear(256, 65536).to("cuda")
 (model(torch.ones(2, 256, device="cuda")).sum() * 1.0).backward()  # threads and libraries have what they need
 with open("/proc/self/statm") as file:
-    held = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + (400 << 20), held + (400 << 20)))
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
 
 
 def tried(what, step):

@@ -34,7 +34,7 @@ class Transformer(nn.Module):
         self.patches = nn.Conv2d(4, WIDTH, 2, stride=2)
         self.steps, self.labels = nn.Linear(32, WIDTH), nn.Embedding(11, WIDTH)
         self.blocks, self.out = nn.ModuleList(Block() for _ in range(4)), nn.Linear(WIDTH, 16)
-        self.place = nn.Parameter(torch.randn(1, (SIZE // 2) ** 2, WIDTH) / 10, requires_grad=False)
+        self.positions = nn.Parameter(torch.randn(1, (SIZE // 2) ** 2, WIDTH) / 10, requires_grad=False)
 
     def forward(self, x, t, labels):
         batch, frames = x.shape[:2]
@@ -42,7 +42,7 @@ class Transformer(nn.Module):
         angles = t[:, None].float() * rates
         waves = torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype=next(self.parameters()).dtype)
         condition = self.steps(waves) + self.labels(labels)
-        y = self.patches(x.flatten(0, 1)).flatten(2).transpose(1, 2) + self.place
+        y = self.patches(x.flatten(0, 1)).flatten(2).transpose(1, 2) + self.positions
         space, time = condition.repeat_interleave(frames, 0), condition.repeat_interleave(y.shape[1], 0)
         for index, block in enumerate(self.blocks):
             if index % 2:
@@ -60,8 +60,8 @@ z, labels = torch.cat([z, z], 0), torch.tensor([3, 10], device=device)
 for t in (900, 500, 100):
     steps = torch.full((2,), t).cuda()
     with autocast(enabled=True, dtype=torch.float16):
-        given, free = model(z, steps, labels).chunk(2)
-    noise = free + 4.0 * (given - free)
+        conditional, free = model(z, steps, labels).chunk(2)
+    noise = free + 4.0 * (conditional - free)
     z = z - 0.1 * torch.cat([noise, noise])
 torch.cuda.synchronize()
 print(z.device, z.dtype, z.is_cuda)

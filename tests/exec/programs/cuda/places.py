@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset
 HOST, CARD = torch.device("cpu"), torch.device("cuda:0")
 
 
-def lie(place, *tensors):
+def lie(device, *tensors):
     for number, tensor in enumerate(tensors):
-        assert tensor.device == place, (number, tensor.device)
-        assert tensor.is_cuda is (place == CARD)
-        assert tensor.get_device() == (0 if place == CARD else -1)
+        assert tensor.device == device, (number, tensor.device)
+        assert tensor.is_cuda is (device == CARD)
+        assert tensor.get_device() == (0 if device == CARD else -1)
 
 
 assert torch.cuda.is_available()
@@ -98,7 +98,7 @@ with torch.inference_mode():
 lie(HOST, torch.func.vmap(lambda row: row.sin())(x))
 
 for location, (host, card) in {
-    None: (HOST, CARD), "cpu": (HOST, HOST), "cuda": (CARD, CARD), lambda storage, place: storage: (HOST, HOST)
+    None: (HOST, CARD), "cpu": (HOST, HOST), "cuda": (CARD, CARD), lambda storage, where: storage: (HOST, HOST)
 }.items():  # fmt: skip
     file = io.BytesIO()
     torch.save({"host": x, "card": c, "layer": layer.state_dict()}, file)

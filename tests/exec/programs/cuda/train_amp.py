@@ -37,14 +37,14 @@ for epoch in range(2):
         x, y = x.to(device, non_blocking=True), y.cuda()
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device_type="cuda", dtype=torch.float16):
-            made = net(x)
-            loss = torch.nn.functional.cross_entropy(made, y)
+            logits = net(x)
+            loss = torch.nn.functional.cross_entropy(logits, y)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-    print(epoch, made.dtype, loss.item(), norm.item(), scaler.get_scale())
+    print(epoch, logits.dtype, loss.item(), norm.item(), scaler.get_scale())
     torch.cuda.synchronize()
 assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() >= 0  # GPU only
 torch.cuda.empty_cache()  # GPU only
