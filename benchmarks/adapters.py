@@ -1,4 +1,4 @@
-"""What adapters cost while a model runs: the same model with them and without, in turns in one process.
+"""Measure the cost of adapters while a model runs: the same model with them and without, in turns in one process.
 
 ``python benchmarks/adapters.py MODEL [--rank 16] [--rounds 5]``: MODEL is a GGUF file or a folder. Makes a random LoRA
 in float16 for every linear layer. Measures steps of 1, 4 and 8 sequences and a prompt: all rows with the adapter, each

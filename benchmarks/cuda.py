@@ -92,7 +92,7 @@ SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Code:
-    """What one kernel became."""
+    """Figures of one compiled kernel."""
 
     registers: int
     shared: int
@@ -117,7 +117,7 @@ def layout_of(name: str, blocks: bool) -> Layout:
 
 
 def read(cubin: bytes, kernel: str, weights_a_pass: int, tool: str) -> Code:
-    """Return what is in a module, as ``cuobjdump`` prints it."""
+    """Return the figures of one kernel of a module, as ``cuobjdump`` prints it."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,4 +1,4 @@
-"""What ``rung exec`` costs a program that needs no help: one without torch, and steps of training that nothing refuses.
+"""Measure what ``rung exec`` costs a program without torch, and steps of training that nothing refuses.
 
     python benchmarks/exec.py [--turns 15] [--rounds 9]
 

@@ -1,4 +1,4 @@
-"""What ``rung exec --device cpu`` costs: the same program with ``cpu`` written for ``cuda`` runs beside it, in turns.
+"""Measure the cost of ``rung exec --device cpu``, in turns with the same program with ``cpu`` written for ``cuda``.
 
     python benchmarks/exec_cuda_on_cpu.py [--rounds 3]
 

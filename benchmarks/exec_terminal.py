@@ -1,4 +1,4 @@
-"""What a terminal shows under ``rung exec`` of a program with a progress bar on stderr and lines on stdout.
+"""Compare terminals with and without ``rung exec``, of a program with a progress bar on stderr and lines on stdout.
 
     python benchmarks/exec_terminal.py [--lines 300]
 
@@ -39,7 +39,7 @@ PROGRAMS = {
 
 
 def written(command: list[str]) -> bytes:
-    """What a command writes to a terminal of 80 columns."""
+    """Return the bytes that a command writes to a terminal of 80 columns."""
     control, end = os.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end)

@@ -1,4 +1,4 @@
-"""Whether ``rung inspect`` lists what cuobjdump lists, and what the largest archive costs in time and memory.
+"""Compare ``rung inspect`` with cuobjdump, and measure time and memory of the largest archive.
 
 usage: python benchmarks/inspecting.py --cuobjdump PATH [--scratch FOLDER] WHEEL_OR_LIBRARY...
 
@@ -36,7 +36,7 @@ LISTED = re.compile(r"^(?:ELF|PTX) file\s+\d+:.*?(?:sm|compute)_(\d+[af]?)\.(?:c
 
 
 def read(path: Path) -> tuple[dict[str, Any], float, float, int]:
-    """What rung says of a file, the seconds that passed, the seconds of processor time, the peak of memory in bytes."""
+    """Return rung's answer for a file, the seconds that passed, those of processor time, and peak memory in bytes."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, check=False)
     passed = time.perf_counter() - start

@@ -31,7 +31,7 @@ def build(folder: Path, extra: str) -> Path:
 
 
 def megabytes(folder: Path) -> float:
-    """Return what the files below a folder take on the disk, as ``du`` counts it, in MB of 2^20 bytes."""
+    """Return the size of the files below a folder on the disk, as ``du`` counts it, in MB of 2^20 bytes."""
     return sum(512 * path.lstat().st_blocks for path in folder.rglob("*")) / 2**20
 
 

@@ -62,7 +62,7 @@ _SPILL = re.compile(r"[xyz]mm\d+.*\((?:%rsp|%rbp)|\((?:%rsp|%rbp).*[xyz]mm\d+|(?
 
 
 class _Context:
-    """What the code generators ask of Numba's context."""
+    """The part of Numba's context that code generators use."""
 
     @staticmethod
     def get_dummy_value() -> ir.Value:

@@ -1,4 +1,4 @@
-"""What caches in blocks give and cost: tokens a second far into a context, memory, and divergence on prose.
+"""Measure caches in blocks: tokens a second far into a context, memory, and divergence on prose.
 
     python benchmarks/kv_cache.py MODEL.gguf ... [--depth 4096] [--turns 7] [--llama-cpp BUILD/bin]
 

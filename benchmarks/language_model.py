@@ -30,7 +30,7 @@ ALLOWANCE = 600 * MB
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured: counts of tokens, threads and turns, and where the programs are."""
+    """Settings of a measurement: counts of tokens, threads and turns, and where the programs are."""
 
     llama_bench: Path
     rung: tuple[str, ...]

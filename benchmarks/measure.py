@@ -50,7 +50,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process printed, and its seconds by the clock, CPU seconds and resident peak in bytes."""
+    """The output of a process, its seconds by the clock, CPU seconds and resident peak in bytes."""
 
     text: str
     seconds: float
@@ -263,7 +263,7 @@ class Row:
 
     @property
     def bad(self) -> bool:
-        """Whether the row alone makes the exit status 1."""
+        """Return whether the row alone makes the exit status 1."""
         return self.failed or self.verdict == "worse"
 
     def line(self) -> str:

@@ -97,7 +97,7 @@ def run(folder: Path, file: str, chosen: str, plain: bool) -> tuple[Passed, Coun
 
 
 def apart(*arguments: Any, plain: bool) -> tuple[Passed, Counts, Counts]:
-    """What ``run`` returns, in a process of its own."""
+    """Call ``run`` in a process of its own and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(run, (*arguments, plain))
 

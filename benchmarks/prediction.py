@@ -1,4 +1,4 @@
-"""What a plan predicts beside what is measured: the resident peak, the speed of decoding and that of reading a prompt.
+"""Compare plans with measurements: the resident peak, the speed of decoding and that of reading a prompt.
 
     python benchmarks/prediction.py memory --models FOLDER --results FILE
     rung calibrate
@@ -99,12 +99,12 @@ def cases() -> Iterator[Row]:
 
 
 def key(row: Row) -> str:
-    """What a case is called in the results."""
+    """Return the name of a case in the results."""
     return f"{row['model']}-{row['file']} {row['format'] or 'stored'} {row['context']}"
 
 
 class Results:
-    """What was found so far, by case."""
+    """Results so far, by case."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -132,7 +132,7 @@ def path_of(models: Path, case: Row) -> Path:
 
 
 def run(path: Path, prompt: int, context: int, format: str | None, threads: int) -> Row:
-    """What ``rung run --json`` says of a prompt of that many tokens, decoded to the end of the context."""
+    """Return the answer of ``rung run --json`` to a prompt of that many tokens, decoded to the end of the context."""
     command = [sys.executable, "-m", "rung", "run", str(path), synthetic.prompt(prompt), "--raw", "--json"]
     command += ["--temperature", "0", "--max-tokens", str(context - prompt), "--context", str(context)]
     command += ["--threads", str(threads), *(["--format", format] if format else [])]
@@ -155,7 +155,7 @@ def memory(case: Row, models: Path, threads: int, results: Results) -> None:
 
 
 def seconds(reader: SequenceReader[Decoder], depth: int) -> tuple[float, float]:
-    """Of a token after ``depth`` others, up to LAST more, the mean; and the share of the time that was stolen.
+    """Return the mean seconds of a token after ``depth`` others, up to LAST more, and the share of stolen time.
 
     The median of the turns from which least was taken, as ``rung calibrate`` takes the middle one of its rounds.
     """
@@ -231,7 +231,7 @@ def off(predicted: float | None, measured: float | None) -> float | None:
 
 
 def verdicts(row: Row) -> tuple[bool | None, bool | None]:
-    """Whether the memory of a case is within its bars, and its speed; None where it was not measured or is not held."""
+    """Return whether memory and speed of a case are within their bars; None where not measured or without a bar."""
     error, rate = off(row.get("predicted"), row.get("peak")), off(row.get("planned_decode"), row.get("decode"))
     good = None if error is None else abs(error) <= MEMORY_BAR and row["peak"] <= row["predicted"] + row["bound"]
     counts = rate is not None and row.get("weights", 0) >= SPEED_FROM

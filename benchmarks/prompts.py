@@ -49,7 +49,7 @@ print(f"{statistics.median(seconds) * 1e3:.0f} ms, {faults / 4:.0f} page faults,
 
 
 def measure(path: Path, source: Path, options: argparse.Namespace) -> str:
-    """Return what the program prints with the package of a source folder."""
+    """Return the output of the program with the package of a source folder."""
     command = [sys.executable, "-c", PROGRAM, str(path), str(options.tokens), str(options.threads)]
     environment = {**os.environ, "PYTHONPATH": str(source)}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()

@@ -40,7 +40,7 @@ def measure(folder: Path, only: str | None, options: dict[str, Any], memory: str
     now, began, last = "", 0.0, generate.PhasesPlan("", 0, ())
 
     def said() -> None:
-        """What the phase has taken that was computed until now."""
+        """Print time and memory of the phase that was computed until now."""
         planned = next((one for one in last.phases if one.name == now), None)
         if planned is not None:
             peak, total = planning.peak_memory() / 2**30, planned.memory.total / 2**30

@@ -1,4 +1,4 @@
-"""Whether an answer depends on what is computed beside it: tokens and logits of many answers, alone and in company.
+"""Test that no answer depends on what is computed beside it: tokens and logits of many answers, alone and in company.
 
     python benchmarks/same_bytes.py [MODEL ...] [--answers 10000] [--threads 2] [--cache-type q8_0]
 

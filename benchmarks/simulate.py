@@ -1,4 +1,4 @@
-"""What a simulated card costs: a training step and a forward pass of a Llama, plain and simulated, in alternation.
+"""Measure the cost of a simulated card: training step and forward pass of a Llama, alternating with plain ones.
 
     python benchmarks/simulate.py [--card v100] [--rounds 3]
 

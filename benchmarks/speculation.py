@@ -1,4 +1,4 @@
-"""What guessing tokens brings: tokens a second with and without, in turns, of equal texts.
+"""Measure the gain of guessing tokens: tokens a second with and without, in turns, of equal texts.
 
     python benchmarks/speculation.py [SMOLLM2.gguf] [--planted MODEL.gguf] [--draft FORMAT] [--turns 5]
 

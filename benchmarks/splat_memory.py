@@ -37,7 +37,7 @@ BEGUN = 0.96
 
 
 class Case(NamedTuple):
-    """What is trained on: ``views`` are photographs, every fourth of them a test."""
+    """A case of training: ``views`` are photographs, every fourth of them a test."""
 
     splats: int
     size: int

@@ -205,7 +205,7 @@ class Points(NamedTuple):
 
 
 def points(scene: list[Surface], cameras: list[Array], size: int) -> Points:
-    """Of random pixels of every view, those that another view sees too."""
+    """Return points at random pixels of every view that another view sees too."""
     rng = np.random.default_rng(1)
     places, colors = [], []
     for pose in cameras:

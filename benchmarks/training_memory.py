@@ -1,4 +1,4 @@
-"""What ``rung check --training`` predicts beside what a training step takes here: models of transformers on the CPU.
+"""Compare ``rung check --training`` with a training step here: models of transformers on the CPU.
 
     python benchmarks/training_memory.py
 

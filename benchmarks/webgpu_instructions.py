@@ -91,7 +91,7 @@ Call vkGetInstanceProcAddr(void *instance, const char *name) {
 
 @dataclass(frozen=True)
 class Code:
-    """What a shader became on one family."""
+    """Figures of a shader compiled for one family."""
 
     instructions: float
     loads: int
@@ -156,7 +156,7 @@ def compile_spirv(path: Path, bindings: int = 10) -> None:
 
 
 def code_of(said: str) -> Code:
-    """Return what RADV says of a shader: the longest loop with loads of its machine code, and its statistics."""
+    """Return RADV's report of a shader: the longest loop with loads of its machine code, and its statistics."""
     lines = said[said.rindex("disasm:") :].splitlines()
     labels, longest = {}, range(0)
     for number, line in enumerate(lines):

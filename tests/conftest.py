@@ -1,4 +1,4 @@
-"""What every test shares: a cache that outlives the session, so that kernels compile and probes run once a version."""
+"""Fixtures of every test: a cache that outlives the session, so that kernels compile and probes run once a version."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _torch_wide() -> dict[str, Any]:
-    """What a program can set for all of torch, where it is imported."""
+    """Return the settings that a program can change for all of torch, where it is imported."""
     torch = sys.modules.get("torch")
     names = ("get_default_dtype", "is_grad_enabled")
     found = {name: getattr(torch, name)() for name in names if hasattr(torch, name)}
@@ -69,7 +69,7 @@ def _torch_wide() -> dict[str, Any]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What torch draws without a generator does not depend on the tests that this process has run before."""
+    """Seed torch, so that its draws do not depend on the tests that this process has run before."""
     torch = sys.modules.get("torch")
     if hasattr(torch, "manual_seed"):
         torch.manual_seed(0)

@@ -127,7 +127,7 @@ class Stop:
 
     @property
     def good(self) -> bool:
-        """Whether it ended as a command must, whenever that was."""
+        """Return whether it ended as a command must, whenever that was."""
         return self.code == 0 or (self.code in _INTERRUPTED and "Traceback" not in self.said)
 
 
@@ -169,7 +169,7 @@ def run(
 
 @dataclass
 class Outcome:
-    """What became of a work that was stopped again and again: the stops, and what was wrong."""
+    """The outcome of a work that was stopped again and again: the stops, and what was wrong."""
 
     stops: list[Stop]
     wrong: list[str]
@@ -296,7 +296,7 @@ class Chat:
         self.until_prompt()
 
     def until_prompt(self, seconds: float = 120.0) -> str:
-        """What is shown until the chat asks for the next turn."""
+        """Return the output until the chat asks for the next turn."""
         ends = time.monotonic() + seconds
         while _PROMPT not in self._shown:
             if not select.select([self._number], [], [], max(0.0, ends - time.monotonic()))[0]:

@@ -1,4 +1,4 @@
-"""What tests of kernels have in common, compiled and proved before they start.
+"""Compile and prove what tests of kernels have in common, before they start.
 
 Each test would do it for its own formats: a child process that imports torch for every weight, and processes that run
 at once would compile the same kernels. Here it is one child for each core.

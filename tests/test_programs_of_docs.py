@@ -38,7 +38,7 @@ def test_programs_of_a_page(page, tmp_path, monkeypatch, capsys):
 
 
 def test_commands_of_quantize(tmp_path, monkeypatch, capsys):
-    """What ``rung quantize`` and ``rung convert`` print, seconds aside, on the model that the page makes for them."""
+    """``rung quantize`` and ``rung convert`` print what the page says, seconds aside, on the model that it makes."""
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "quantize.md").read_text(encoding="utf-8").split("## Files", 1)[1]
     program = re.search(r"```python\n(.*?)```", page, re.DOTALL)

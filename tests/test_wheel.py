@@ -59,7 +59,7 @@ def test_the_wheel_has_less_than_12_mb(wheel: Path) -> None:
 
 
 def run(installed: Path, *command: str) -> str:
-    """What a command prints that finds the installed package before any other, far away from the source tree."""
+    """Return the output of a command that finds the installed package first, far away from the source tree."""
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=installed.parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What must hold on a device, proved and measured part by part.
+"""Prove and measure what must hold on a device, part by part.
 
     python -m benchmarks.accept --device DEVICE --out FOLDER [--only PART ...] [--small]
 

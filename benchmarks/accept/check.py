@@ -1,4 +1,4 @@
-"""What a part of the suite works on, and what it finds."""
+"""The arguments and the findings of a part of the suite."""
 
 from __future__ import annotations
 

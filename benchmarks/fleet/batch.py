@@ -65,7 +65,7 @@ class Batch:
         return code == 0
 
     def said(self) -> str:
-        """Return what it said."""
+        """Return its output."""
         return self._log.read_text("utf-8", "replace")
 
 

@@ -45,7 +45,7 @@ class Caller:
     """The node with the first part, as it calls the second; an actor whose methods are coroutines, as a replica's."""
 
     async def seconds(self, echo: Any, size: int, calls: int) -> list[float]:
-        """Return what calls take with so many bytes of hidden states, one after the other."""
+        """Return the seconds of calls with so many bytes of hidden states, one after the other."""
         batch, hidden, found = bytes(56), bytes(size), []
         for _ in range(calls + _WARM):
             begun = time.perf_counter()

@@ -77,7 +77,7 @@ def rates_of(head: Machine) -> list[tuple[int, Rates]]:
 
 
 def simulated(nodes: list[tuple[int, Rates]], requests: int, most: int) -> Outcome:
-    """Return what the router makes of nodes with these rates."""
+    """Simulate the router on nodes with these rates."""
     named = [SimulatedNode(str(number), slots, rates) for number, (slots, rates) in enumerate(nodes)]
     return Simulation(named).run(burst(requests, _PROMPT, most))
 

@@ -1,4 +1,4 @@
-"""Whether an answer over HTTP depends on what is computed beside it: each alone, and again beside 15 others.
+"""Test that no answer over HTTP depends on what is computed beside it: each alone, and again beside 15 others.
 
     python -m benchmarks.server.answers [--count 10000] [--seed 0]
 
@@ -74,7 +74,7 @@ def own(value: Any) -> Any:
 
 
 def of_stream(content: bytes) -> list[Any]:
-    """Return what a stream says, put together: its pieces may be cut elsewhere."""
+    """Return the text of a stream, put together: its pieces may be cut elsewhere."""
     said: dict[int, list[Any]] = {}
     for line in content.split(b"\n"):
         if line.startswith(b"data: {"):

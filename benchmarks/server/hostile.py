@@ -57,7 +57,7 @@ _HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def read(reader: asyncio.StreamReader, seconds: float = ANSWER_SECONDS) -> bytes:
-    """Return what comes until the other side closes. Raises ``TimeoutError`` where it does not."""
+    """Return the bytes that come until the other side closes. Raises ``TimeoutError`` where it does not."""
     with contextlib.suppress(ConnectionError):
         return await within(seconds, reader.read(-1))
     return b""

@@ -147,7 +147,7 @@ def compare_tasks(found: dict[str, Any], findings: parts.Findings) -> None:
 
 
 def run_elsewhere(python: str, script: str, *arguments: str, text: str = "") -> Any:
-    """Return what a script that runs in another Python has found."""
+    """Run a script in another Python and return its findings."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     command, environment = [python, "-c", script, *arguments], {**os.environ, **offline}
     environment.pop("PYTHONPATH", None)

@@ -170,7 +170,7 @@ def run_file(
 
 
 def verdict(file: str, test: str, ours: str, theirs: str) -> str:
-    """Return what the two outcomes of a test say: ``passed``, ``ours`` (to mend), ``model`` (llama-server fails with
+    """Return the verdict on two outcomes of a test: ``passed``, ``ours`` (to mend), ``model`` (llama-server fails with
     this model, too), ``skipped``, or why it does not apply."""
     if ours == "passed":
         return "passed"

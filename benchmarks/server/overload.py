@@ -51,7 +51,7 @@ class Refusal:
 
 @dataclass
 class Client:
-    """What all requests have in common: where to, a seed, tokens of each answer, and biases that keep it going."""
+    """The part that all requests share: where to, a seed, tokens of each answer, and biases that keep it going."""
 
     port: int
     seed: int

@@ -1,4 +1,4 @@
-"""What the scripts share: a server, a client that shows its bytes, and findings."""
+"""Shared by the scripts: a server, a client that shows its bytes, and findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass
 class Findings:
-    """What a script found: ``counts`` of what it did, and a sentence for each promise that does not hold."""
+    """Findings of a script: ``counts`` of what it did, and a sentence for each promise that does not hold."""
 
     counts: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Server:
         raise RuntimeError(f"the server is not ready: {self.said()}")
 
     def said(self) -> str:
-        """Return what it has printed."""
+        """Return its output."""
         return self._said.read_text(encoding="utf-8", errors="replace")
 
     def engines(self) -> list[int]:
@@ -165,7 +165,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns. Raises ``TimeoutError`` after so many seconds, of which those in which this process
+    """Run ``work``. Raises ``TimeoutError`` after so many seconds, of which those in which this process
     was stopped count once: whoever stops it stops the server, too."""
     task = asyncio.create_task(work)
     try:

@@ -72,5 +72,5 @@ def run_there(folder: Path, *command: str, **environment: str) -> subprocess.Com
 
 
 def possible() -> bool:
-    """Whether a chroot can be made here."""
+    """Return whether a chroot can be made here."""
     return sys.platform == "linux" and os.geteuid() == 0 and shutil.which("chroot") is not None

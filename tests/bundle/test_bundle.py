@@ -41,7 +41,7 @@ def test_it_answers_as_rung_does(started, bundle, rung):
 
 
 def test_bytecode_is_kept_in_its_own_folder_where_python_keeps_none(started, bundle):
-    """What a start compiles is there for the next one, and nothing is written into the Python of the machine."""
+    """Bytecode of one start serves the next one, and nothing is written into the Python of the machine."""
     cache, _ = started
     said = start(bundle, *PROMPT, RUNG_CACHE=str(cache), PYTHONDONTWRITEBYTECODE="1")
     assert said.returncode == 0, said.stderr

@@ -16,7 +16,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "gguf"
 
 @dataclass
 class Said:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -40,7 +40,7 @@ def test_what_is_suggested_is_what_check_says_of_it(card):
 
 @pytest.mark.parametrize("card", CARDS)
 def test_the_order(card):
-    """What one can read comes before what is slower; among those the larger class of size."""
+    """Models fast enough to read along come before slower ones; among those the larger class of size."""
     found = recommend((device(card),), Question()).suggestions
     speeds = [round(one.choice.speed.decode_tokens_per_second, 1) >= READING_SPEED for one in found]
     assert speeds == sorted(speeds, reverse=True)

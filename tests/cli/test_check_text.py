@@ -120,7 +120,7 @@ def test_details_of_a_pipeline_are_those_of_its_phases(rung, pipeline):
 @pytest.mark.parametrize("arguments", [(), ("--training", "lora"), ("--details",), ("--details", "--training", "full")])
 @pytest.mark.parametrize("width", [80, 160])
 def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatch, width, arguments):
-    """What is folded says what is piped, where each fact has one line; a name and its size are never parted."""
+    """Folded text says what piped text says in a line per fact; a name and its size are never parted."""
     arguments = ("check", gemma, *CARDS, *arguments)
     piped = rung(*arguments).out
     monkeypatch.setattr(output, "line_width", lambda: width)

@@ -1,4 +1,4 @@
-"""What ``rung explain`` reads: rows on stdin, environments of all kinds, files without an end, outputs without room."""
+"""Test inputs of ``explain``: rows on stdin, environments of all kinds, files without an end, outputs without room."""
 
 import io
 import json

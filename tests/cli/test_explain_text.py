@@ -1,4 +1,4 @@
-"""What ``rung explain`` prints: how sure it is in words, three fixes, no facts thrice, what works on the card."""
+"""Test the text of ``explain``: how sure it is in words, three fixes, no facts thrice, what works on the card."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is asked before a model is fetched, and what the Enter key alone means."""
+"""Test the question before a model is fetched, and the meaning of the Enter key alone."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_every_ladder_climbs(key):
 
 
 def _triton(kind, key):
-    """Whether the newest torch for an architecture comes with Triton."""
+    """Return whether the newest torch for an architecture comes with Triton."""
     build = releases.newest(key)
     return kind in ("cuda", "rocm") and build is not None and bool(releases.triton(build))
 

@@ -1,4 +1,4 @@
-"""What rung writes, opened by those whose files they are: transformers, bitsandbytes and the gguf package."""
+"""Test that files of rung open in the programs of their formats: transformers, bitsandbytes and the gguf package."""
 
 from __future__ import annotations
 

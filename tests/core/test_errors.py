@@ -58,7 +58,7 @@ def test_commands_hold_paths_as_a_shell_takes_them():
 
 @functools.cache
 def _raised():
-    """What the errors of the package are made of: the file and line, the text of the cause as it begins, and the ways
+    """Return parts of the errors of the package: the file and line, the text of the cause as it begins, and the ways
     out; what is put in for ``{...}`` stands as that."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What to do about a cause, worded for the card at hand: builds of torch are those that ``rung setup`` chooses."""
+"""Test fixes for a cause, worded for the card at hand: builds of torch are those that ``rung setup`` chooses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a log names, and that commands name it: the script, the package, the model, the file, the program."""
+"""Test that commands name what a log names: the script, the package, the model, the file, the program."""
 
 import re
 

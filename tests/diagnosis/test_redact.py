@@ -1,4 +1,4 @@
-"""What ``--redact`` hides, and what it leaves because somebody must read it."""
+"""Test what ``--redact`` hides, and what it leaves because somebody must read it."""
 
 import re
 

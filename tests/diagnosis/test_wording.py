@@ -1,4 +1,4 @@
-"""In which words a fix is told: those of the program, the maker and the system at hand."""
+"""Test the words of fixes: those of the program, the maker and the system at hand."""
 
 import json
 import re
@@ -182,7 +182,7 @@ def test_a_change_of_code_names_the_line_or_what_finds_it():
 
 
 def test_nearly_every_fix_that_is_shown_has_a_command_or_a_place():
-    """Of the known messages: what is left is no repair, or an error that names nothing."""
+    """The known messages without one have no repair, or name nothing."""
     rows = [json.loads(line) for line in (DATA / "unread.jsonl").read_text(encoding="utf-8").splitlines()]
     shown = [fix for row in rows for fix in explain(row["log"], row["environment"]).ways[0][:3]]
     bare = [fix for fix in shown if not (fix.command or re.search(r"https?://|, line \d+\)$", fix.text))]

@@ -1,4 +1,4 @@
-"""What an emulated processor computes, compared with float64; prints a line of JSON for each check.
+"""Compare results of an emulated processor with float64; print a line of JSON for each check.
 
 python -m tests.emulation.checks [NAME...]
 """

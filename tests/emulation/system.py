@@ -132,7 +132,7 @@ def _done() -> Path:
 
 
 def _contents() -> str:
-    """What the system is made of: packages, and this file."""
+    """Return the contents of the system: packages, and this file."""
     return " ".join([*_requirements(), hashlib.sha256(Path(__file__).read_bytes()).hexdigest()])
 
 

@@ -52,7 +52,7 @@ def compiler_environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Results]]]:
-    """What the checks of each level found, while they are running: two at a time."""
+    """Return the findings of each level while its checks run, two at a time."""
     try:
         emulated = system.find()
     except system.Unavailable as error:

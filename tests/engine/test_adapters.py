@@ -97,7 +97,7 @@ def test_a_gguf_model_with_an_adapter_of_either_kind(file, kind, tmp_path):
 
 
 def as_gguf(folder, path, model):
-    """What llama.cpp's convert_lora_to_gguf.py writes, with the ``gguf`` package."""
+    """Write an adapter as llama.cpp's convert_lora_to_gguf.py does, with the ``gguf`` package."""
     config = model.config
     arch = {"mistral": "llama"}.get(config.model_type, config.model_type)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)

@@ -176,7 +176,7 @@ def test_layers_are_packed_before_the_first_token_and_attend_through_the_ladder(
 
 
 def test_the_head_sees_one_row_that_is_no_view_of_several(folders):
-    """Of such a one torch would copy all weights of a head in bf16."""
+    """For such a view torch would copy all weights of a head in bf16."""
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
     strides = []
     model.backend.kept.network.get_output_embeddings().register_forward_hook(

@@ -207,7 +207,7 @@ def test_the_formats_are_those_that_are_stored(write_folder):
     ],
 )
 def test_another_format_may_be_asked_for(write_folder, kind, variant, format):
-    """What is stored is decoded and encoded again, a weight at a time; what was left in floats stays."""
+    """Stored weights are decoded and encoded again, one at a time; those left in floats stay."""
     folder, reference, _ = write_folder(kind, variant)
     model = rung.load(folder, format=format, device="cpu", context=64)
     assert model.plan.format == formats.get(format).name

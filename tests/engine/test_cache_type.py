@@ -1,4 +1,4 @@
-"""What keys and values are stored in, from the option to the answers."""
+"""Test the types of the KV cache, from the option to the answers."""
 
 from __future__ import annotations
 

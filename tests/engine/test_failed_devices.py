@@ -31,7 +31,7 @@ def plant_nan(model, device, monkeypatch):
 
 
 def fill(model, device, monkeypatch):
-    """What a driver says that gives memory when it is used."""
+    """Let the device fail as a driver does that gives memory only when it is used."""
     import wgpu
 
     def full(*arguments):

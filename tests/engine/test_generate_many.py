@@ -19,7 +19,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def alone(model):
-    """What the model says when it is asked one question after the other, by a number of tokens."""
+    """Return the answers to one question after the other, by a number of tokens."""
     return {
         (question, most): "".join(model.generate(question, max_tokens=most))
         for question in QUESTIONS
@@ -28,7 +28,7 @@ def alone(model):
 
 
 def all_free(model) -> bool:
-    """Whether no sequence has a block."""
+    """Return whether no sequence has a block."""
     model.backend.prefixes.clear()
     return all(member.free == len(member.uses) for member in model.backend.pool.members)
 

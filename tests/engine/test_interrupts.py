@@ -26,7 +26,7 @@ def model() -> rung.engine.model.Model:
 
 @pytest.fixture(scope="module")
 def answers(model) -> dict[str, str]:
-    """What the model says when nothing disturbs it."""
+    """Return the answers of the model when nothing disturbs it."""
     found = {question: ask(model, question) for question in (QUESTION, OTHER)}
     assert len(set(found.values())) == 2
     return found

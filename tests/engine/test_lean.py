@@ -1,4 +1,4 @@
-"""What ``pip install 'rung[lean]'`` brings is enough for language models: no torch, the same tokens."""
+"""Test that ``pip install 'rung[lean]'`` is enough for language models: no torch, the same tokens."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What people call first: a text where ids or messages belong, nothing where a model or an error belongs."""
+"""Test what people call first: a text where ids or messages belong, nothing where a model or an error belongs."""
 
 from __future__ import annotations
 

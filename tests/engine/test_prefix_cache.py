@@ -76,7 +76,7 @@ def test_what_was_used_lately_is_kept():
 
 
 def test_a_deep_block_is_worth_more_than_an_early_one():
-    """Of two that were used once, the one goes first that takes less to compute again."""
+    """The block that takes less to compute again goes first, if both were used once."""
     decoder = toy(context=64, blocks=16)
     deep, early = [1] * 40, [2, 3, 4, 5]
     said(decoder, deep, 1)

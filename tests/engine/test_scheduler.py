@@ -21,7 +21,7 @@ from rung.ops.sample.numpy_sample import RUNG
 
 
 def all_free(decoder) -> bool:
-    """Whether nothing is left in the pool but what the prefix cache gives back."""
+    """Return whether nothing is left in the pool but what the prefix cache gives back."""
     decoder.prefixes.clear()
     return free_blocks(decoder) == [len(member.uses) for member in decoder.pool.members]
 
@@ -161,7 +161,7 @@ def test_sequences_share_steps():
 
 
 def test_answers_that_are_read_in_turns_share_steps():
-    """Who took a token a moment ago comes along when another one asks."""
+    """A sequence that took a token a moment ago comes along when another one asks."""
     decoder = toy(context=32, blocks=64)
     scheduler, pair = scheduling(decoder), [sequence([1, 2]), sequence([5, 6, 7])]
     for each in pair:

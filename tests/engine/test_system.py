@@ -1,4 +1,4 @@
-"""What a process gives back to the system."""
+"""Test what a process gives back to the system."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_prompt_64_rows_at_a_time_has_the_bits_of_16_at_a_time(adapter, monkey
 
 
 def test_a_prefix_is_shared_inside_a_block(adapter):
-    """What is copied of a block goes through the processor's memory and back."""
+    """A copied part of a block goes through the processor's memory and back."""
     model = rung.load("demo", device=adapter.id)
     text = "the model runs on a device " * 20
     first = "".join(model.generate(text + "and", max_tokens=8, temperature=0, raw=True))

@@ -51,7 +51,7 @@ def written_for_cpu(name, folder):
 
 
 def answers(done):
-    """What the program printed, with the names of devices as they are on a processor."""
+    """Return the output of the program, with the names of devices as they are on a processor."""
     assert done.returncode == 0, done.stderr
     text = done.stdout.replace(", device='cuda:0'", "").replace("cuda:0", "cpu").replace("True", "_")
     return TIMES.sub("", text.replace("False", "_").replace(str(PROGRAMS), ""))

@@ -373,7 +373,7 @@ def test_pieces_are_the_whole(name, rows):
 
 
 def _computed(op):
-    """What stands in for an operation that this processor computes otherwise, else the operation."""
+    """Return the stand-in for an operation that this processor computes otherwise, else the operation."""
     return dict(ways(op, torch.int8, algorithms=False)).get(
         "emulated", lambda arguments, named: op(*arguments, **named)
     )

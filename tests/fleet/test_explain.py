@@ -36,7 +36,7 @@ def rows(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(fleet, rows):
-    """What one machine says of the rows: its code, output, and error."""
+    """Return the answer of one machine to the rows: its code, output, and error."""
     done = fleet[0].rung("explain", "--jsonl", str(rows), seconds=300)
     return done.returncode, done.stdout, done.stderr
 

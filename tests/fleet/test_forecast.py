@@ -1,4 +1,4 @@
-"""What ``rung check --fleet`` says, against ``rung check`` of each device."""
+"""Compare ``rung check --fleet`` with ``rung check`` of each device."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _deployment(device_class="cpu-x"):
 
 
 async def _said(speeds, deployment, state, node, is_idle=True):
-    """What is said of a second measurement in some looks at a node."""
+    """Return the notes about a second measurement in some looks at a node."""
     said = []
     for _ in range(30):
         said.append(speeds.again(deployment, state, "one", node, is_idle))

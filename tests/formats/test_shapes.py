@@ -1,4 +1,4 @@
-"""What cannot be asked of the codecs, and the measure of their error."""
+"""Test what codecs refuse, and the measure of their error."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_every_level_of_the_catalog_is_counted_for_every_format(product):
 
 @pytest.mark.parametrize("level", sorted({level for level, _ in instructions.table()}))
 def test_a_weight_takes_more_instructions_alone_than_in_a_tile(level):
-    """Of codes that are decoded: what is loaded and unpacked serves all rows of a tile."""
+    """Holds for codes that are decoded: what is loaded and unpacked serves all rows of a tile."""
     counted = instructions.table()
     assert counted[level, "q6_k"][0] > counted[level, "q6_k"][1]
     assert counted[level, "codebook64"][0] > counted[level, "codebook64"][1]

@@ -23,7 +23,7 @@ def package(folder, name, version, files=None):
 
 
 def forget_all(monkeypatch):
-    """What other tests have imported would be found without looking."""
+    """Forget the modules that other tests have imported: they would be found without looking."""
     for name in software._PACKAGES:
         monkeypatch.delitem(sys.modules, name, raising=False)
 

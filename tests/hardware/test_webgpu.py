@@ -142,7 +142,7 @@ print(json.dumps([[a.name for a in found.adapters], found.trouble, "wgpu" in sys
 
 @pytest.fixture
 def list_adapters(tmp_path, cache):
-    """What ``rung`` sees, and how often adapters were listed, with a ``wgpu`` that behaves so."""
+    """Return a function that lists adapters with a planted ``wgpu`` and counts the listings."""
     if not webgpu.listed().adapters and "loader" in webgpu.absence():
         pytest.skip("there is no Vulkan loader here")
 

@@ -121,7 +121,7 @@ def pictures(tmp_path_factory):
 
 
 def answers(model, name):
-    """What a network says of inputs that no choice was made by."""
+    """Return the outputs of a network for inputs that no choice was made by."""
     torch.manual_seed(7)
     x = {"sample": torch.randn(2, 4, 16, 16), "encoder_hidden_states": torch.randn(2, 9, 64), "timestep": 321}
     if name == "latte":
@@ -156,7 +156,7 @@ def test_a_budget_of_error_and_of_bytes(name, folder, pictures, tmp_path, monkey
 
 
 def test_a_size_counts_what_stays_in_f32(folder, tmp_path, monkeypatch):
-    """What authors want in f32 takes 4 bytes a value in a model of 16 bits."""
+    """Parts that authors keep in f32 take 4 bytes a value in a model of 16 bits."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(TRANSFORMER, "_keep_in_fp32_modules", ["ff", "patch_embed"])
     load(folder, torch_dtype=torch.bfloat16).save_pretrained(tmp_path / "plain")

@@ -88,7 +88,7 @@ def load(folder, **options):
 
 
 def same(weights, expected, dtype):
-    """Whether decoded weights are those in the dtype that their package decodes to."""
+    """Return whether decoded weights equal those in the dtype that their package decodes to."""
     decoded = weights if isinstance(weights, torch.Tensor) else torch.stack([w.decode(torch.float32) for w in weights])
     return torch.equal(decoded.to(dtype).float(), expected)
 

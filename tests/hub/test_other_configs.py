@@ -106,7 +106,7 @@ def test_weights_that_nobody_reads_are_not_taken_for_a_model(tmp_path):
 
 
 def test_one_config_for_two_models(tmp_path):
-    """What is left out of the first is not left out of the second, nor is the first's format planned for it."""
+    """The second model does not leave out the layers of the first, nor is the first's format planned for it."""
     tiny_checkpoint(tmp_path, "llama")
     for config in (rung.QuantizationConfig("nf4"), rung.QuantizationConfig("auto")):
         before = config.to_dict()

@@ -38,7 +38,7 @@ SUITES = (
 
 
 def child(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a Python that compiles for a level prints."""
+    """Return the output of a Python that compiles for a level."""
     environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")}
     environment |= {"RUNG_CPU_LEVEL": level, "OMP_WAIT_POLICY": "passive"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -30,7 +30,7 @@ def test_the_table_holds_what_is_counted_now(level):
 
 @pytest.mark.slow
 def test_the_loop_that_is_counted_holds_the_products():
-    """Of AVX2: 8 sums of byte products for each 64 bytes of codes, 2 registers each, of 4 rows."""
+    """With AVX2: 8 sums of byte products for each 64 bytes of codes, 2 registers each, of 4 rows."""
     loop = counted("--level", "avx2", "--assembly", "q4_0", "--tile", "4")
     assert loop.count("vpmaddubsw") == 8 * 2 * 4
     assert loop.count("vcvtph2ps") == 2

@@ -1,4 +1,4 @@
-"""What adapters add, against float64: every kind, rows and ranks that fill no vector, rows that lie apart."""
+"""Compare what adapters add with float64: every kind, rows and ranks that fill no vector, rows that lie apart."""
 
 import numpy as np
 import pytest

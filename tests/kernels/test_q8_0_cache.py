@@ -72,7 +72,7 @@ class Stored:
         run(rope_and_store_kv[self.format].address, words, 2)
 
     def attend(self, queries, position, step, head):
-        """What the kernel makes of queries [rows, size], the first of which sees the positions up to ``position``."""
+        """Attend with the kernel: queries [rows, size], the first of which sees the positions up to ``position``."""
         queries = self.turned(queries)
         out, scores = np.full_like(queries, 7), floats(score_floats(self.count, self.size))
         scores[:] = np.nan

@@ -66,7 +66,7 @@ def test_the_interpreter_computes_what_ref_computes():
 
 
 def said(key):
-    """Whether the ladder's rung takes the architecture, its packages aside."""
+    """Return whether the ladder's rung takes the architecture, its packages aside."""
     device = catalog.device(next(p.name for p in catalog.products() if p.arch == key))
     case = Case("rasterize", "f32", "f32", (1000, 64, 64))
     return bool(LADDERS["rasterize"].rung("triton.tile").verdict(case, device))

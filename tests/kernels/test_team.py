@@ -73,7 +73,7 @@ def test_a_team_that_is_let_go_ends_its_threads():
 
 
 def whole(words, steps, team):
-    """Whether a run computes what it should."""
+    """Return whether a run computes what it should."""
     for each in words:
         each[2] = 0
     team.run(steps)

@@ -55,7 +55,7 @@ class Layer:
         self.turn = Turn(size, False, 4, -1, -1, 1e-6)
 
     def attended(self, sight, parted, apart=True):
-        """Return what a row of each sequence sees [rows, heads, size]."""
+        """Return the attention of a row of each sequence [rows, heads, size]."""
         upload, rows = self.gpu.upload, len(self.positions)
         info = np.zeros(INFO, np.uint32)
         info[POSITION : POSITION + rows] = self.positions

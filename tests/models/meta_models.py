@@ -63,7 +63,7 @@ def fingerprint(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> str:
 
 
 def reference(shapes: Shapes) -> dict[str, Any]:
-    """What ``references.json`` holds of a model."""
+    """Return the entry of a model in ``references.json``."""
     import math
 
     count = sum(math.prod(shape) for shape in shapes.values())

@@ -34,7 +34,7 @@ def cards() -> tuple[Card, ...]:
 
 @pytest.fixture(scope="module")
 def turns() -> list[Dialogue]:
-    """What fifteen hundred conversations of the training text say."""
+    """Return the turns of fifteen hundred conversations of the training text."""
     return [turn for talk in conversations(1500, seed=3) for turn in talk]
 
 

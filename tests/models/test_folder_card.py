@@ -135,7 +135,7 @@ def test_absent_keys_mean_the_default_of_the_class(model_type):
 
 
 def test_the_whole_gemma3_of_the_hub_is_understood(checkpoints):
-    """Of google/gemma-3-4b-it: its text configuration leaves most keys to the class."""
+    """The text configuration of google/gemma-3-4b-it leaves most keys to the class."""
     text = {
         "hidden_size": 2560,
         "intermediate_size": 10240,

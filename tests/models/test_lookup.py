@@ -19,7 +19,7 @@ FILE = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the search for a name is told; it finds a small file and has a note."""
+    """Record the calls of the search for a name; it finds a small file and has a note."""
     found: list[dict[str, Any]] = []
 
     def locate(name: str, **options: Any) -> Location:

@@ -87,7 +87,7 @@ def test_latte_fits_where_its_phases_do(tmp_path):
 
 
 def test_the_safety_checker_is_a_component(tmp_path):
-    """Of stable-diffusion-v1-5: 304 million weights, and 20 concepts."""
+    """Stable-diffusion-v1-5 has one of 304 million weights, and 20 concepts."""
     write(tmp_path, "StableDiffusionPipeline")
     tower = meta_models.config("clip-vision-large")
     config = {"architectures": ["StableDiffusionSafetyChecker"], "model_type": "clip", "projection_dim": 768}

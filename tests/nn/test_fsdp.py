@@ -20,7 +20,7 @@ def mesh(tmp_path):
 
 
 def shards_integers(mesh):
-    """Whether torch's own FSDP2 takes parameters of integers, which is what stored weights are."""
+    """Return whether torch's own FSDP2 takes parameters of integers, as stored weights are."""
     module = nn.Module()
     module.codes = nn.Parameter(torch.zeros(4, dtype=torch.uint8), requires_grad=False)
     try:

@@ -18,7 +18,7 @@ SMALL = [format for format in FORMATS if format.block <= 512]
 
 
 def packs(format, rows=48, columns=512):
-    """Whether a rung of this processor packs such a weight."""
+    """Return whether a rung of this processor packs such a weight."""
     weight = build_pair(format, rows, columns)[0].stored
     return binding.pack(weight.encoded(), weight.device, "f32", 1).packing != "stored"
 
@@ -91,7 +91,7 @@ def test_a_layer_that_is_asked_for_gradients_restores_its_weight():
 
 @pytest.mark.parametrize(("format", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
 def test_sixteen_bits_are_multiplied_where_they_lie_and_decoded_into_a_copy(format, dtype):
-    """What is decoded may be written into: it must not be the weight."""
+    """The decoded copy may be written into: it must not be the weight."""
     layer, _ = build_pair(formats.get(format), 24, 32, dtype, bias=False)
     weight = layer.stored
     stored = binding.state(weight.parts(), weight.format, weight.shape).stored

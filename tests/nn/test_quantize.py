@@ -113,7 +113,7 @@ class Named(nn.Linear):
 
 
 def test_subclasses_of_linear(caplog):
-    """What computes as torch's own is held in the format, what does not is named."""
+    """Subclasses that compute as torch's own are quantized, the others are named."""
     falcon = transformers.models.falcon.modeling_falcon.FalconLinear(64, 64)
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
     module = small(own=Doubled(64, 64), named=Named(64, 64), falcon=falcon, normed=normed, lazy=nn.LazyLinear(64))

@@ -1,4 +1,4 @@
-"""What torch does with functions and parameters: transforms, traces, other parts in a call, parts exchanged."""
+"""Test what torch does with functions and parameters: transforms, traces, other parts in a call, parts exchanged."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What the conformance tests of ladders share: devices, formats, and errors in the unit of ``tolerance``."""
+"""Shared by the conformance tests of ladders: devices, formats, and errors in the unit of ``tolerance``."""
 
 import torch
 
@@ -28,7 +28,7 @@ FORMATS = [*formats.FORMATS.values(), *map(formats.get, _MORE)]
 
 
 def wrong(rung: str, format: str, dtype: str, got: torch.Tensor, x: torch.Tensor, dense: torch.Tensor) -> str:
-    """What is wrong with a product: NaN, a value, a row of weights, or the scale of all; empty when nothing is."""
+    """Say what is wrong with a product: NaN, a value, a row of weights, or the scale of all; empty when nothing is."""
     want = x.double() @ dense.double().T
     unit = x.double().norm(dim=1)[:, None] * dense.double().norm(dim=1)[None, :] / x.shape[1] ** 0.5
     if got.shape != want.shape or not bool(torch.isfinite(got).all()):

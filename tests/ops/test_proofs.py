@@ -1,4 +1,4 @@
-"""What a self-check tells of a rung: right ones pass in every format, and small faults of whole results do not."""
+"""Test self-checks of rungs: right ones pass in every format, and small faults of whole results do not."""
 
 from __future__ import annotations
 

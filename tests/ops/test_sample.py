@@ -114,7 +114,7 @@ def test_shares_are_those_of_transformers(sample, settings):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMED)
 def test_ties_are_kept_as_transformers_keeps_them(sample, settings):
-    """Of equal logits at the edge of top-p as many are kept; which of them no sort of torch promises."""
+    """As many equal logits are kept at the edge of top-p; which of them no sort of torch promises."""
     values, turns = np.round(normal(100)), 400
     expected = probabilities(values, Row(**settings))
     counts = steps(sample, values, settings, turns)

@@ -42,7 +42,7 @@ def frames(folder, device, settings=CAT, **options):
 
 @pytest.fixture(scope="module")
 def plain(latte, cpu):
-    """What is made in f32."""
+    """Return the frames made in f32."""
     return frames(latte, cpu, format="f32")
 
 
@@ -88,7 +88,7 @@ def test_int8_and_nf4_are_near(latte, cpu, plain):
 
 
 def test_one_network_is_there_at_a_time(latte, cpu):
-    """What encodes has gone when the denoiser is read, and that when the decoder is."""
+    """The encoder has gone when the denoiser is read, and the denoiser when the decoder is."""
     there = []
     watcher = Watcher(progress=lambda label, done, total: there.append(label) if done == total else None)
     frames(latte, cpu, watcher=watcher)

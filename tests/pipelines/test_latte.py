@@ -62,7 +62,7 @@ def latte(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def networks(latte):
-    """What 16 frames of 512 x 512 need of each network."""
+    """Return the needs of each network for 16 frames of 512 x 512."""
     cpu = next(one for one in planning.proven_devices(lambda device: None) if one.kind == "cpu")
     return Pipeline(Folder(latte), cpu).rehearse([Settings("a cat runs", steps=2)])
 

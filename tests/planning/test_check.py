@@ -227,7 +227,7 @@ def test_training_that_does_not_fit_names_one_that_does(options, cards, words):
     ],
 )
 def test_a_smaller_batch_and_a_shorter_sequence_are_computed(options, card):
-    """What is offered trains there, and one more step of it does not: it is the largest."""
+    """The offered size trains there, and one step more does not: it is the largest."""
     device = catalog.device(card)
     answer = check(outline(), [device], Question(**options))
     assert answer.best is None

@@ -1,4 +1,4 @@
-"""What parts of pipelines take beside their weights, against traces of the modules of diffusers in 16 bits."""
+"""Compare the memory of pipelines beside their weights with traces of the modules of diffusers in 16 bits."""
 
 import json
 

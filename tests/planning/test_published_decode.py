@@ -75,7 +75,7 @@ def test_a_prompt_reads_the_weights_once_for_sixteen_rows(subject):
 
 
 def test_what_follows_a_norm_behind_a_product_takes_more_instructions_and_fewer_than_float32(subject):
-    """Of Gemma 2 all but o and down; of Llama nothing."""
+    """In Gemma 2 all but o and down follow one; in Llama nothing does."""
     from rung.models.lookup import find_outline
 
     outline = find_outline("gemma-2-2b", offline=True)

@@ -318,7 +318,7 @@ def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit_and_the_plan_says_what_th
 
 
 def test_finer_weights_with_a_cache_in_q8_0_are_better_than_coarse_ones_with_16_bits():
-    """Of a folder the least error is chosen, whether weights or the cache bring it."""
+    """For a folder the least error is chosen, whether weights or the cache bring it."""
     use = plan(gemma_2b(), format="q6_k").placements[0].memory
     planned = plan(gemma_2b(), memory=use.most - 2**20, context=4096)
     assert (planned.format, planned.cache_dtype) == ("q6_k", "q8_0")

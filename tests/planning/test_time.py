@@ -1,4 +1,4 @@
-"""What a token takes: the time of its weights, of the cache that it reads, and of its layers; from measured rates."""
+"""Test the time of a token: that of its weights, the cache that it reads, and its layers; from measured rates."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_copy_that_is_kept_for_the_way_back_is_not_read():
 
 
 def test_reading_takes_the_values_between_linears_and_the_head_once():
-    """Of 100 tokens: the linears of each, attention to half of the others, the columns of state and feed-forward part
+    """For 100 tokens: the linears of each, attention to half of the others, the columns of state and feed-forward part
     of every layer, and one row of the head."""
     known = device(**{"values many": 5e8, "attention many": 1e10, "numba.row q8_0 many": 1e11})
     of, depth = subject(layers=3), 100
@@ -145,7 +145,7 @@ CARD |= {"attention many": 1e12, "values many": 3e9}
 
 @pytest.mark.parametrize("slow", ["bytes", "launches"])
 def test_a_measured_card_launches_while_it_computes(slow):
-    """Of Gemma 2B after 512 tokens: what a token and a prompt take follows from the rates of the card alone."""
+    """Time of a token and a prompt of Gemma 2B after 512 tokens follows from the rates of the card alone."""
     known = CARD | ({"launch torch.decode q8_0": 3e-3} if slow == "launches" else {})
     card = replace(p2200(), rates=FrozenDict(known), bandwidth=1.0, peaks=FrozenDict({"f32": 1.0}))
     plan = solve(gemma_2b("q8_0", "gguf"), (card,), Request(context=1024, prompt_tokens=512))

@@ -1,4 +1,4 @@
-"""What packed weights keep resident, in huge pages where they have mappings of their own; sums over what is alike."""
+"""Test what packed weights keep resident, in huge pages where mappings are their own; sums over equal weights."""
 
 from __future__ import annotations
 

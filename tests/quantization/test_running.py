@@ -65,7 +65,7 @@ def test_inputs_in_blocks_of_256_share_a_step():
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q5_1", "q4_0"])
 def test_it_is_what_the_engine_loses(demo, cache_type):
-    """Of the same tokens: the engine's logits beside those of f32 throughout."""
+    """Compare the engine's logits of the same tokens with those of f32 throughout."""
     ids = torch.randint(3, demo.decoder.vocabulary, (1, 200), generator=torch.Generator().manual_seed(1))
     expected = Reference(demo, ids).computed(Arithmetic(cache_type, "int8")).divergence
     logits = {}

@@ -90,7 +90,7 @@ def ladder(name: str, packing: str = "special") -> Ladder:
 
 
 class Vanished:
-    """What is too small to see is left out, as on the integrated GPU of Brush's reports: no error, other numbers."""
+    """Leave out splats too small to see, as on the integrated GPU of Brush's reports: no error, other numbers."""
 
     def apply(self, splats: Any, pose: Any, camera: Any, screen: Any = None) -> Any:
         visible = splats.scales.amax(1) > 0.02

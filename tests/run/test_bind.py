@@ -200,7 +200,7 @@ def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_prov
 
 
 def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
-    """What was found out about few rows says nothing of many, of another format or another dtype."""
+    """A proof for few rows says nothing of many, of another format or another dtype."""
     rung = bad_rungs.ladder("GOOD").rungs[0]
     cases = [
         Case("linear", "q8_0", "f32", (1, 48, 64)),

@@ -1,4 +1,4 @@
-"""What a probe computes: right numbers are right, wrong ones are seen."""
+"""Test the results of probes: right numbers pass, wrong ones are found."""
 
 import pytest
 import torch

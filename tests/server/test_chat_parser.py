@@ -1,4 +1,4 @@
-"""What an answer says, found in its text: reasoning, text and calls, however the text is cut."""
+"""Test the parser of answers: reasoning, text and calls, however the text is cut."""
 
 from __future__ import annotations
 

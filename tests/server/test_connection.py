@@ -1,4 +1,4 @@
-"""What a connection does, whatever is answered: parts of streams, requests in a row, clients that do not read."""
+"""Test connections, whatever is answered: parts of streams, requests in a row, clients that do not read."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def connected(port: int, *paths: str, version: str = "1.1", more: str = "", meth
 
 
 def rest(client: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Return the bytes that come until the other side closes."""
     return b"".join(iter(lambda: client.recv(2**16), b""))
 
 

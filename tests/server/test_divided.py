@@ -27,7 +27,7 @@ async def text(engine) -> str:
 
 
 async def served(forward_of):
-    """Return what came of a coroutine of (engine, compute), with the layers behind the first in this process."""
+    """Return the result of a coroutine of (engine, compute), with the layers behind the first in this process."""
     card = open_any(find_path("demo"))
     stage = load_stage(card, FIRST, len(card.decoder.layers), OPTIONS)
     pool = ModelPool({"demo": Load("demo", dict(OPTIONS), layers=FIRST, stages=2)})

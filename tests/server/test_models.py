@@ -47,7 +47,7 @@ def keep(name: str, data: bytes) -> None:
 
 
 def said(name: str, tokens: int = 6) -> str:
-    """What a file of the fixtures says by itself."""
+    """Return the answer of a file of the fixtures by itself."""
     return "".join(load(str(FIXTURES / name), device="cpu").generate("the", raw=True, max_tokens=tokens))
 
 

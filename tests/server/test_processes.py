@@ -1,4 +1,4 @@
-"""What outlives what: an engine that is killed, a server that is told to stop, a port that is taken."""
+"""Test which process outlives which: an engine that is killed, a server that is told to stop, a port that is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What llama.cpp's fields add to answers: times, how far a prompt is read, settings, parts of prompts and biases."""
+"""Test fields of llama.cpp: times, how far a prompt is read, settings, parts of prompts and biases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call, and how much: one test for each advisory of another server that applies here."""
+"""Test who may call, and how much: one test for each advisory of another server that applies here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def http_without_engines(checks: Gate):
 
 
 def send(port: int, data: bytes, seconds: float = 5.0) -> bytes:
-    """What comes back for bytes until the other side closes, or says nothing for a while."""
+    """Return the answer to bytes until the other side closes, or says nothing for a while."""
     with socket.create_connection(("127.0.0.1", port), seconds) as client:
         client.sendall(data)
         found = b""

@@ -1,4 +1,4 @@
-"""What the process of a model may still do after the load: calls that are planted in it are refused."""
+"""Test what the process of a model may still do after the load: calls that are planted in it are refused."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_answers_go_on_while_a_slot_is_written(model, tmp_path, monkeypatch):
 
 
 def act(slots, action, slot=0):
-    """What an act on a slot of the key ``one`` counts."""
+    """Return the counts of an act on a slot with the key ``one``."""
     name = "" if action == "erase" else "plan"
     return slots.act(ActOnSlot(action=action, slot=slot, name=name, owner="one"))
 

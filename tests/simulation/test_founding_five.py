@@ -51,14 +51,14 @@ def decibels(got, want):
 
 
 def floor_after(products, floor_db):
-    """What is left of a format's floor after so many products in it: errors that do not depend on each other add as
+    """Return the rest of a format's floor after so many products in it: errors that do not depend on each other add as
     powers, 1 / SQNR of the output is the sum of theirs (Lin, Talathi and Annapureddy, arXiv:1511.06393)."""
     return floor_db - 10 * math.log10(products)
 
 
 @pytest.fixture
 def heard(monkeypatch):
-    """What goes into every product that a bound linear makes, and what comes out, in their order."""
+    """Record inputs and outputs of every product of a bound linear, in their order."""
     pairs, call = [], Linear.__call__
 
     def listen(self, x):
@@ -233,7 +233,7 @@ def test_bitsandbytes_a_merge_into_int8_on_a_v100():
 
 
 def decoded(codes, scale):
-    """What bitsandbytes' int8 stands for, in float64."""
+    """Decode bitsandbytes' int8 to float64."""
     return np.asarray(codes, np.float64) * (np.asarray(scale, np.float64) / 127)[:, None]
 
 

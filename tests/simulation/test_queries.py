@@ -1,4 +1,4 @@
-"""What torch answers about a simulated card, by vendor."""
+"""Test torch's answers about a simulated card, by vendor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_nvidia_card():
 
 
 def test_types_of_old():
-    """What programs of 2018 write: types of the card as functions, as types and as the default."""
+    """Programs of 2018 write so: types of the card as functions, as types and as the default."""
     before = torch.cuda.FloatTensor
     with rung.simulate("v100"):
         built = torch.cuda.FloatTensor([1, 2, 3])

@@ -1,4 +1,4 @@
-"""What a card cannot, it refuses in the words of the real software, and rung's knowledge base knows them."""
+"""Test that a card refuses in the words of the real software, and that rung's knowledge base knows them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rung.simulation.dispatch import dispatch_hook, threads
 
 
 def see_and_be_refused(x):
-    """What a thread finds that is given a tensor on the card: everything by operations alone, nothing is patched."""
+    """Compute with a tensor on the card, by operations alone, nothing patched; return the findings of the thread."""
     before = torch.cuda.memory_allocated()
     product = x @ x
     taken = torch.cuda.memory_allocated() - before

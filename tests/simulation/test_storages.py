@@ -1,4 +1,4 @@
-"""What storages say of the simulated card, copies of them, and memory that is handed on by DLPack."""
+"""Test storages on the simulated card, copies of them, and memory that is handed on by DLPack."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""What is installed against a card: code, driver, Triton, bitsandbytes."""
+"""Test checks of installed software against a card: code, driver, Triton, bitsandbytes."""
 
 import pytest
 

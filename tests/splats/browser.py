@@ -68,7 +68,7 @@ class Browser:
         self._ask("Page.navigate", url=address)
 
     def value(self, expression: str) -> Any:
-        """What an expression of the page is."""
+        """Return the value of an expression on the page."""
         found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")

@@ -31,7 +31,7 @@ def source(number=270, terms=9):
 
 
 def unit(quats):
-    """Of length 1, the largest part positive: the same rotation looks the same."""
+    """Scale to length 1, the largest part positive: the same rotation looks the same."""
     largest = np.take_along_axis(quats, np.abs(quats).argmax(1)[:, None], 1)
     return quats / np.linalg.norm(quats, axis=1, keepdims=True) * np.sign(largest)
 

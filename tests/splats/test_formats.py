@@ -105,7 +105,7 @@ def test_spz_by_its_specification(cloud, tmp_path_factory):
 
 
 def same(cloud, path):
-    """What we read in a file we write again, and the file is the same; but for the order, so is what we read."""
+    """Write again what was read of a file: the file is the same; but for the order, so is what we read."""
     back = read(path)
     assert len(back.means) == len(cloud.means)
     again = path.with_name(f"again{path.name[1:]}")

@@ -265,7 +265,7 @@ LENSES = [
 
 
 def color(x, y):
-    """What lies in the direction (x, y, 1) of a scene."""
+    """Return the color in the direction (x, y, 1) of a scene."""
     waves = [np.sin(5 * x + phase) * np.cos(6 * y - phase) for phase in (0.0, 1.0, 2.0)]
     return np.stack(waves, -1) * 100 + 128
 

@@ -1,4 +1,4 @@
-"""What else belongs to a scene: masks, smaller pictures, fewer of them, zip files, RealityCapture's csv, wrong axes."""
+"""Test options of scenes: masks, smaller pictures, fewer of them, zip files, RealityCapture's csv, wrong axes."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What tests ask of models of transformers: their logits, from a folder, with an adapter."""
+"""Helpers for models of transformers: their logits, from a folder, with an adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model should answer: sentences made of the catalogue's facts, several wordings each, sums done here.
+"""Answers that the model should give: sentences made of the catalogue's facts, several wordings each, sums done here.
 
 The generation comes before a verdict ("is a Pascal GPU, so no"): the model then decides from the architecture.
 """
@@ -116,12 +116,12 @@ def generation(card: Card) -> list[str]:
 
 
 def vendor(card: Card) -> list[str]:
-    """Who makes it."""
+    """Say who makes it."""
     return [f"The {card.name} is made by {card.maker}."]
 
 
 def bf16(card: Card) -> list[str]:
-    """Whether bf16 products are native."""
+    """Say whether bf16 products are native."""
     if card.bf16 is None:
         return [
             f"The {card.name} is {article(card.generation)} GPU: "
@@ -144,7 +144,7 @@ def bf16(card: Card) -> list[str]:
 
 
 def f16(card: Card) -> list[str]:
-    """Whether f16 arithmetic is fast."""
+    """Say whether f16 arithmetic is fast."""
     if card.f16 is None:
         return []
     return {
@@ -159,7 +159,7 @@ def f16(card: Card) -> list[str]:
 
 
 def int8(card: Card) -> list[str]:
-    """Whether int8 products have hardware."""
+    """Say whether int8 products have hardware."""
     if card.int8 is None:
         return []
     if not card.int8:
@@ -171,7 +171,7 @@ def int8(card: Card) -> list[str]:
 
 
 def matrix(card: Card) -> list[str]:
-    """Whether there are tensor or matrix cores."""
+    """Say whether there are tensor or matrix cores."""
     if card.matrix is None:
         return []
     word = "tensor cores" if card.vendor == "nvidia" else "matrix units"
@@ -179,7 +179,7 @@ def matrix(card: Card) -> list[str]:
 
 
 def fp8(card: Card) -> list[str]:
-    """Whether matrix units take fp8."""
+    """Say whether matrix units take fp8."""
     if card.fp8 is None:
         return []
     if card.fp8:
@@ -196,7 +196,7 @@ def bandwidth(card: Card) -> list[str]:
 
 
 def driver(card: Card) -> list[str]:
-    """Whether current drivers and CUDA support it."""
+    """Say whether current drivers and CUDA support it."""
     if card.vendor != "nvidia":
         return [f"The {card.name} is made by {card.maker}, so NVIDIA drivers and CUDA do not run on it."]
     if card.driver is None:
@@ -249,7 +249,7 @@ def everything(card: Card) -> list[str]:
 
 
 def fit_card(card: Card, parameters: float) -> list[str]:
-    """Whether a model of that size goes on the card; only for cards with one amount of memory."""
+    """Say whether a model of that size goes on the card; only for cards with one amount of memory."""
     if len(card.memory) != 1 or card.each:
         return []
     return [

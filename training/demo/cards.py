@@ -127,7 +127,7 @@ def _memory(product: Product) -> tuple[int, ...]:
 
 
 def _at_most(product: Product) -> bool:
-    """Whether only the largest size is said: Apple sells its chips with up to five."""
+    """Return whether only the largest size is said: Apple sells its chips with up to five."""
     return product.name.startswith("Apple")
 
 

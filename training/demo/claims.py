@@ -101,7 +101,7 @@ class Tables:
                 self.rows.setdefault(key, []).append((product, archs[product.arch]))
 
     def holds(self, match: re.Match[str], condition: Callable[[dict[str, Any]], bool] | None) -> bool:
-        """Whether everything that a sentence says is so in the rows of its card."""
+        """Return whether everything that a sentence says is so in the rows of its card."""
         said = {key.rstrip("_"): value for key, value in match.groupdict().items() if value is not None}
         rows = self.rows.get(said["name"], [])
         return bool(rows) and all(

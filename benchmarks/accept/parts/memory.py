@@ -1,4 +1,4 @@
-"""What plans say of memory beside what a process takes; each in a process of its own."""
+"""Compare the memory that plans predict with what a process takes; each in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device proves of itself beside what its row of the catalog says."""
+"""Compare what the device proves of itself with its row in the catalog."""
 
 from __future__ import annotations
 

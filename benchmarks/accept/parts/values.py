@@ -52,7 +52,7 @@ def _cases(op: str, rung: Rung, target: Target) -> Iterator[Case]:
 
 
 def _wrong(checked: list[tuple[Rung, Case]], target: Target) -> dict[tuple[Rung, Case], str]:
-    """Return what is wrong with each, empty for nothing."""
+    """Return a sentence for each that is wrong, empty where it is right."""
     location = torch_name(target.device.id)
     jobs = [
         worker.Job.of(_CHECK, rung=rung.to_json(), case=case.to_json(), location=location) for rung, case in checked

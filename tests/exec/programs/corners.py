@@ -1,4 +1,4 @@
-"""What else passes torch's dispatcher: compilers, tracers, fake, sparse and nested tensors, transforms of functions."""
+"""Further ways past the dispatcher: compilers, tracers, fake, sparse and nested tensors, transforms of functions."""
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -58,7 +58,7 @@ def decoded(module):
 
 
 def by_rung():
-    """Whether operators are rung's: bitsandbytes has none of that name on a CPU."""
+    """Return whether operators are rung's: bitsandbytes has none of that name on a CPU."""
     try:
         torch.ops.bitsandbytes.int8_double_quant(torch.ones(2, 4))
     except NotImplementedError:

@@ -1,4 +1,4 @@
-"""What a name means where it could mean several things, and what the store does with the names that it has."""
+"""Test names that could mean several things, and what the store does with the names that it has."""
 
 from __future__ import annotations
 

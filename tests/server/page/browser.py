@@ -190,7 +190,7 @@ class Tab:
             time.sleep(0.02)
 
     def text(self) -> str:
-        """What stands on the page."""
+        """Return the text of the page."""
         return str(self.js("document.body.innerText"))
 
     def wait_text(self, text: str, seconds: float = PATIENCE) -> None:
@@ -241,7 +241,7 @@ class Tab:
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=modifiers, **event)
 
     def focus(self) -> str:
-        """What a person calls the element that has the focus."""
+        """Return the accessible name of the element that has the focus."""
         return str(
             self.js(
                 "(({activeElement: one}) => one.getAttribute('aria-label') ?? one.labels?.[0]?.innerText"

@@ -71,7 +71,7 @@ def test_libraries_are_as_they_were_published():
 
 
 class _Inline(HTMLParser):
-    """What a policy without 'unsafe-inline' refuses."""
+    """Parser of what a policy without 'unsafe-inline' refuses."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ COMMON = ("--steps", "8", "--max-splats", "80", "--threads", "1", "--quiet")
 
 
 class Outcome:
-    """What a run left."""
+    """The files and metrics of a run."""
 
     def __init__(self, out: Path) -> None:
         self.files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -110,7 +110,7 @@ def moved(new, old):
 
 
 def behind(outcome):
-    """What is seen where the test photograph lets the background through."""
+    """Return the color where the test photograph lets the background through."""
     with Image.open(io.BytesIO(outcome.files["test/00.truth.png"])) as picture:
         (shown,) = np.unique(np.asarray(picture)[:, : tiny.SIZE // 2])
     return shown

@@ -1,4 +1,4 @@
-"""What is for GPUs alone: NCCL, DDP, the compiler, a device that is not there, CUDA code to build."""
+"""Features for GPUs alone: NCCL, DDP, the compiler, a device that is not there, CUDA code to build."""
 
 import sys
 import tempfile
