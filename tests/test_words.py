@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
@@ -18,13 +19,30 @@ OPENINGS = re.compile(r"(What|Whether|Of|Those|Who|In which|Lets|Return what)\b"
 FOLDERS = ("src/rung", "tests", "benchmarks", "training")
 
 
+class Words(NamedTuple):
+    """Names with their lines, and docstrings, of the file at `path`, which is relative to the root."""
+
+    path: Path
+    names: list[tuple[int, str]]
+    docstrings: list[str]
+
+
 @functools.cache
-def trees() -> list[tuple[Path, ast.Module]]:
-    """Return the Python files of all folders, relative to the root, with their trees; read once."""
+def files() -> list[Words]:
+    """Return the words of all Python files of the folders; read once, and no tree is kept."""
     paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-    return [(path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+    return [words_of(path.relative_to(ROOT), path.read_text(encoding="utf-8")) for path in paths]
 
 
+def words_of(path: Path, program: str) -> Words:
+    """Return names and docstrings of a program."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = list(ast.walk(ast.parse(program)))
+    docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+    return Words(path, [name for node in nodes for name in names_of(node)], docstrings)
+
+
+@functools.cache
 def words(name: str) -> set[str]:
     """Return the words of a name in snake_case or CamelCase."""
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
@@ -51,38 +69,37 @@ KEPT = {
 }
 
 
-def all_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield lines and names of all that a file defines: functions, classes, arguments, variables and fields."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield node.lineno, node.name
-            case ast.arg():
-                yield node.lineno, node.arg
-            case ast.Name(ctx=ast.Store()):
-                yield node.lineno, node.id
-            case ast.Attribute(ctx=ast.Store()):
-                yield node.lineno, node.attr
-            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
-                yield node.lineno, name
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                yield node.lineno, name
+def names_of(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of what a node defines: a function, class, argument, variable or field."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield node.lineno, node.name
+        case ast.arg():
+            yield node.lineno, node.arg
+        case ast.Name(ctx=ast.Store()):
+            yield node.lineno, node.id
+        case ast.Attribute(ctx=ast.Store()):
+            yield node.lineno, node.attr
+        case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+            yield node.lineno, name
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield node.lineno, name
 
 
-def denied_names(path: Path, tree: ast.Module) -> list[str]:
-    """Return the names in `tree` with a word of the deny list; names of tests are sentences and may have them."""
+def denied_names(file: Words) -> list[str]:
+    """Return the names of a file with a word of the deny list; names of tests are sentences and may have them."""
     return [
-        f"{path}:{line} {name}"
-        for line, name in all_names(tree)
-        if words(name) & DENIED and not name.startswith("test_") and f"{path} {name}" not in KEPT
+        f"{file.path}:{line} {name}"
+        for line, name in file.names
+        if words(name) & DENIED and not name.startswith("test_") and f"{file.path} {name}" not in KEPT
     ]
 
 
 def test_no_name_has_a_word_of_the_deny_list() -> None:
     assert {"kitchen", "beside", "place"} <= DENIED
     assert words("LlamaBesideCPU_held") == {"llama", "beside", "cpu", "held"}
-    assert {path.parts[0] for path, _ in trees()} == {"src", "tests", "benchmarks", "training"}
-    assert [name for path, tree in trees() for name in denied_names(path, tree)] == []
+    assert {file.path.parts[0] for file in files()} == {"src", "tests", "benchmarks", "training"}
+    assert [name for file in files() for name in denied_names(file)] == []
 
 
 def test_names_with_a_word_of_the_deny_list_are_found() -> None:
@@ -99,17 +116,10 @@ def test_that_was_asked(asked, *told, fine):
     except OSError as given:
         pass
 """
-    found = {name.split()[1] for name in denied_names(Path("x.py"), ast.parse(program))}
+    found = {name.split()[1] for name in denied_names(words_of(Path("x.py"), program))}
     assert found == {"made", "asked", "told", "held", "place", "seen", "Beside", "wanted", "hearing", "given"}
 
 
 def test_docstrings_do_not_open_with_a_question() -> None:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [
-        f"{path}: {text[:60]}"
-        for path, tree in trees()
-        if path.parts[0] == "src"
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and (text := ast.get_docstring(node) or "") and OPENINGS.match(text)
-    ]
+    found = [f"{file.path}: {text[:60]}" for file in files() for text in file.docstrings if OPENINGS.match(text)]
     assert found == []
