@@ -211,7 +211,7 @@ def real_model(name: str, folders: Sequence[Path]) -> str:
 
 
 def tasks(models: Path, folders: Sequence[Path]) -> list[Task]:
-    """Return all measurements; ``made`` is the folder of files with random weights, ``folders`` hold real models."""
+    """Return all measurements; ``models`` is the folder of files with random weights, ``folders`` hold real models."""
     real = real_model("smollm2", folders)
     missing = "" if real else "no smollm2*.gguf in --models, RUNG_TEST_MODELS or RUNG_MODELS"
     log = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"

@@ -56,7 +56,7 @@ def machine(root, cpuinfo=ICE_LAKE, cpus=4, threads_per_core=2, more=None):
 
 
 def card(address, vendor, device, *, kind="0x030000", driver="", more=None):
-    """The files of a card on the PCI bus: ``place`` is 0000:01:00.0."""
+    """The files of a card on the PCI bus: ``address`` is 0000:01:00.0."""
     folder = f"sys/bus/pci/devices/{address}"
     files = {f"{folder}/vendor": f"{vendor}\n", f"{folder}/device": f"{device}\n", f"{folder}/class": f"{kind}\n"}
     if driver:

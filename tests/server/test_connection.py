@@ -32,7 +32,7 @@ SHORT = [b"data: one\n\n", b"", b"data: two\n\n"]
 
 
 class Streams:
-    """An application of a few paths; ``given`` counts the parts that were taken of the long stream."""
+    """An application of a few paths; ``sent`` counts the parts that were taken of the long stream."""
 
     def __init__(self) -> None:
         self.sent, self.ended = 0, threading.Event()
