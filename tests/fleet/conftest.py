@@ -31,9 +31,9 @@ def machines(_cache, tmp_path_factory) -> Iterator[list[Machine]]:
         yield machines_of(names, folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(machines) -> Iterator[tuple[Machine, Machine, str]]:
-    """A head and a node that serve the demo, and the join token that the node has used."""
+    """A head and a node that serve the demo, and the join token that the node has used; each file has its own."""
     head, node, _ = machines
     try:
         head.start("up", "demo", "--address", head.address, "--name", "one", "--context", "512")

@@ -30,14 +30,12 @@ def _chat(head, number):
 
 
 def _up(head):
-    head.said_file.unlink(missing_ok=True)
     head.start("up", *_UP, "--address", head.address)
 
 
 def _begin(head, node):
     """Begin a fleet with one node that computes."""
     _up(head)
-    node.said_file.unlink(missing_ok=True)
     node.start("join", head.address, "--token", head.wait_for(r"--token (\S+)"), "--name", "two")
     head.wait_for("demo is ready on two")
 

@@ -69,7 +69,6 @@ def divided(machines):
     head, node, third = machines
     try:
         options = [word for name, value in OPTIONS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        head.said_file.unlink(missing_ok=True)
         head.start("up", "demo", "--address", head.address, "--name", "one", *options)
         token = head.wait_for(r"--token (\S+)")
         node.start("join", head.address, "--token", token, "--name", "two")

@@ -110,7 +110,8 @@ class Machine:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
 
     def start(self, *arguments: str) -> None:
-        with open(self.said_file, "ab") as file:
+        """Begin ``rung fleet``; what an earlier one said is forgotten."""
+        with open(self.said_file, "wb") as file:
             command = self.command("-m", "rung", "fleet", *arguments)
             self.process = subprocess.Popen(command, stdout=file, stderr=file, env=self.environment)
 
