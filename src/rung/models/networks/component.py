@@ -28,20 +28,24 @@ from rung.models.settings import Settings
 
 __all__ = ["DESCRIPTIONS", "Description"]
 
-#: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.architectures``.
-DESCRIPTIONS: Registry[Description] = Registry("description")
-
-
 def _found(package: ModuleType) -> Iterator[Description]:
     """Yield ``DESCRIPTIONS`` of each module of a folder, by name."""
     for name in module_names(package.__path__):
         yield from getattr(importlib.import_module(f"{package.__name__}.{name}"), "DESCRIPTIONS", ())
 
 
-for _package in (text, encoders, diffusion):
-    for _description in _found(_package):
-        DESCRIPTIONS.register(_description.model_type, _description)
+class _Descriptions(Registry[Description]):
+    """The folders' descriptions, imported when one is looked up: decoders that rung runs need none of them."""
 
+    def _complete(self) -> None:
+        if not self._items:
+            for package in (text, encoders, diffusion):
+                for description in _found(package):
+                    self.register(description.model_type, description)
+
+
+#: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.architectures``.
+DESCRIPTIONS = _Descriptions("description")
 
 _WHOLE = (*TABLES, "head", "router", "shared_router")
 #: What no layer of rung's holds.
