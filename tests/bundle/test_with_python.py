@@ -34,6 +34,7 @@ def system(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @needs_chroot
 def test_its_python_starts_where_there_is_none(whole, system):
     shutil.copy(whole, system / "demo")

@@ -7,6 +7,13 @@ import json
 import pytest
 
 from rung import load
+from rung.quantization import running
+
+
+@pytest.fixture
+def few_tokens(monkeypatch):
+    """A KL is measured on an eighth of the tokens."""
+    monkeypatch.setattr(running, "TOKENS", 512)
 
 
 @pytest.mark.parametrize("command", [("plan", "demo"), ("check", "demo", "--device", "cpu")])
@@ -40,7 +47,7 @@ def test_another_one_is_refused_with_those_that_there_are(rung, command):
     assert "f32, f16, q8_0, q5_1, q4_0" in said.err
 
 
-def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
+def test_run_says_what_it_took_and_refuses_what_it_cannot(rung, few_tokens):
     done = rung("run", "demo", "hello", "--max-tokens", "3", "--context", "256", "--max-kl", "10", "--device", "cpu")
     assert done.code == 0
     assert "within a KL of 10: keys and values in q4_0" in done.err
@@ -53,7 +60,7 @@ def test_run_says_what_it_took_and_refuses_what_it_cannot(rung):
         assert says in refused.err
 
 
-def test_batch_and_the_library_choose_within_a_kl_and_say_so(rung, tmp_path):
+def test_batch_and_the_library_choose_within_a_kl_and_say_so(rung, few_tokens, tmp_path):
     (tmp_path / "in.txt").write_text("hello\n")
     command = ("batch", str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"), "--model", "demo", "--context", "256")
     assert rung(*command, "--max-kl", "10", "--cache-type", "f16").code == 2

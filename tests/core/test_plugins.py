@@ -271,7 +271,7 @@ def test_rungs_of_the_wrong_kind_are_named_and_the_good_one_is_on_its_ladder(tmp
     [
         ("GOOD", "toy.product", "toy.product", ""),
         ("LIES", "torch.decode", "torch.decode", "self-check"),
-        ("LATE", "toy.late", "torch.decode", "it raised ValueError: 40 rows"),
+        pytest.param("LATE", "toy.late", "torch.decode", "it raised ValueError: 40 rows", marks=pytest.mark.slow),
     ],
 )
 def test_a_rung_of_a_plugin_computes_or_is_stepped_down_from(

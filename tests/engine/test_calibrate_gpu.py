@@ -60,6 +60,7 @@ def test_the_rungs_of_a_run_are_measured_where_torch_computes(small):
     assert all(rate > 0 for rate in found.values())
 
 
+@pytest.mark.slow
 def test_a_card_is_measured_on_the_card(small, monkeypatch):
     """All of it, with networks that transformers builds: products and attention get what lies in the card's memory."""
     places = set()

@@ -94,6 +94,7 @@ def test_answers_are_those_of_the_processor_and_of_company(adapter):
     assert [answer.text for answer in there.generate_many(prompts, [options] * len(prompts), progress=False)] == right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
 def test_a_cache_in_q8_0_costs_no_more_than_on_the_processor(adapter, monkeypatch, rung_):
     """Beside a cache in f32; as a prompt, token by token, and of several answers at once. On the processor queries are
@@ -155,6 +156,7 @@ def case(format, head_dim):
     return Case("decode_step", format, "f32", (2, 64, 96, 83), FrozenDict(options))
 
 
+@pytest.mark.slow
 def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
     """Windows, soft caps, LoRA, DoRA and rows of three sequences are part of it."""
     from rung.kernels.webgpu.choose import feed_back
@@ -233,6 +235,7 @@ def test_tokens_chosen_on_the_device_are_those_of_its_logits(adapter, monkeypatc
         crossed.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
 def test_a_long_context_takes_a_kernel_more_a_layer_and_gives_the_same_logits(adapter, monkeypatch, rung_):
     """Where attention is in parts: from position 64 on here, in parts of 64."""

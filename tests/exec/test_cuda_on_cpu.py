@@ -77,6 +77,7 @@ def test_programs_of_libraries_answer_as_on_a_processor(name, tmp_path):
     assert "kernels-community" not in mine.stderr or name not in ON_RUNG
 
 
+@pytest.mark.slow
 def test_where_everything_lies():
     done = on_cpu(PROGRAMS / "places.py")
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
@@ -98,6 +99,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.slow
 def test_a_full_memory_is_the_error_that_programs_handle():
     done = on_cpu(PROGRAMS / "full_memory.py")
     assert done.returncode == 0, done.stderr
@@ -105,6 +107,7 @@ def test_a_full_memory_is_the_error_that_programs_handle():
     assert done.stdout.splitlines() == said
 
 
+@pytest.mark.slow
 def test_the_load_of_the_processor_is_an_answer():
     done = on_cpu("-c", "import torch; print(0 <= torch.cuda.utilization() <= 100 > torch.cuda.memory_usage() >= 0)")
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
@@ -188,6 +191,7 @@ def test_a_program_that_dies_for_want_of_a_gpu_is_shown_the_way_out_and_it_works
     assert (again.returncode, again.stdout) == (0, "2.0 ['--epochs', '3', 'a b']\n"), again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(detect.accelerators()), reason="there is a GPU here")
 def test_a_death_of_another_kind_is_offered_no_processor():
     for code in ("import torch; raise RuntimeError('no such file')", "raise RuntimeError('CUDA is required')"):

@@ -155,6 +155,7 @@ def test_a_budget_of_error_and_of_bytes(name, folder, pictures, tmp_path, monkey
     assert model.config.quantization_config.expected_kl > found.expected_kl
 
 
+@pytest.mark.slow
 def test_a_size_counts_what_stays_in_f32(folder, tmp_path, monkeypatch):
     """Parts that authors keep in f32 take 4 bytes a value in a model of 16 bits."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))

@@ -51,7 +51,7 @@ def divergence(model, plain, windows):
     return float((p.exp() * (p - q)).sum(-1).mean())
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_model_within_a_kl_is_so_in_transformers_and_after_saving(home, tmp_path, tied):
     folder = home / f"tied-{tied}"
     text = str(home / "text.txt")

@@ -56,7 +56,7 @@ def test_a_cache_of_another_processor_is_not_used(tmp_path):
     ], found[2].stderr
 
 
-@pytest.mark.parametrize("name", ["sapphirerapids", "a-processor-of-the-future"])
+@pytest.mark.parametrize("name", [pytest.param("sapphirerapids", marks=pytest.mark.slow), "a-processor-of-the-future"])
 def test_a_name_newer_than_the_machine_adds_no_instructions(tmp_path, name):
     """The features are the machine's own whatever the name; LLVM takes an unknown name as the plainest processor."""
     code = (

@@ -216,11 +216,11 @@ def test_five_bits_are_as_near_to_what_was_rotated_as_those_of_the_format(size, 
         (32, "q5_1"),
         (64, "q5_1"),
         (96, "q5_1"),
-        (256, "q5_1"),
+        pytest.param(256, "q5_1", marks=pytest.mark.slow),
         (32, "q4_0"),
         (64, "q4_0"),
         (96, "q4_0"),
-        (256, "q4_0"),
+        pytest.param(256, "q4_0", marks=pytest.mark.slow),
     ],
 )
 def test_attention_of_query_heads_is_that_of_float64(size, format, rows):

@@ -212,7 +212,7 @@ def rows_to_draw_of(count, chance):
     yield falling + 0.01 * chance.standard_normal(count, dtype=np.float32)
 
 
-@pytest.mark.parametrize("count", [83, 9001])
+@pytest.mark.parametrize("count", [83, pytest.param(9001, marks=pytest.mark.slow)])
 def test_drawn_tokens_are_those_of_the_processor(adapter, count):
     """Never another one; where float32 cannot tell the processor is told to draw, which is seldom."""
     from rung.kernels.webgpu import draw

@@ -183,6 +183,7 @@ def test_prefix_sums(adapter, count):
     np.testing.assert_array_equal(device.read(result, 0, 4 * count + 4).view(np.uint32), right)
 
 
+@pytest.mark.slow
 def test_it_trains_as_the_processor_does(adapter):
     """Adam on a picture: the losses of some steps are those of the compiled tiles."""
     losses = []

@@ -366,7 +366,7 @@ def names_of_formats(value):
             yield word, formats.get(word)
 
 
-@pytest.mark.parametrize("training", [None, "lora"])
+@pytest.mark.parametrize("training", [None, pytest.param("lora", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*formats.FORMATS, "nf4:128", "u4:64:bf16", "stored", "q4_k_m"])
 def test_no_format_is_named_with_default_parameters(name, training):
     """In choices, their phases, reasons and commands, and in what would help where nothing fits."""

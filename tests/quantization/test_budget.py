@@ -169,9 +169,12 @@ def quantize(capsys, model, *options):
     return ended.value.code, out, said
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """One for all tests, which read the same statistics of the same model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def test_a_file_is_never_larger_than_its_size_and_says_what_to_expect(model, tmp_path, capsys):

@@ -219,6 +219,7 @@ def test_http_imports_no_engine():
     assert not {"numpy", "numba", "torch", "rung.engine.load"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_a_card_that_is_not_here_is_simulated(tmp_path):
     pytest.importorskip("torch", reason="cards are simulated for torch")
     with serving(tmp_path, "demo", "--device", "sim:p2200") as server, client_of(server) as client:

@@ -61,7 +61,7 @@ def test_temporary_folders_of_pip_may_come_and_go(
     index: Index, no_pip: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     churn = """
-for _ in range(4000):
+for _ in range(800):
     os.makedirs(os.environ["TMPDIR"] + "/build/deep", exist_ok=True)
     os.removedirs(os.environ["TMPDIR"] + "/build/deep")
 """

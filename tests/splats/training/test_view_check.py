@@ -110,7 +110,7 @@ def test_fewer_pixels_than_64_tiles_and_nothing_to_see():
     assert differs(GOOD.apply, behind, POSE, CAMERA) == ""
 
 
-@pytest.mark.parametrize(("piece", "pairs"), [(700, 4000), (1, 1 << 15)])
+@pytest.mark.parametrize(("piece", "pairs"), [pytest.param(700, 4000, marks=pytest.mark.slow), (1, 1 << 15)])
 def test_pieces_of_any_size_say_the_same(monkeypatch, piece, pairs):
     scene = splats(3000 if piece > 1 else 40, 1)
     whole = slopes_of(scene)
