@@ -83,6 +83,7 @@ def test_where_everything_lies():
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_for_gpus_alone_is_said():
     done = on_cpu(PROGRAMS / "alone.py", "cuda:1")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "OSError")

@@ -33,7 +33,7 @@ def by_hand(query, key, value, scale):
     return (scores.softmax(-1) @ v.repeat_interleave(groups, 0)).transpose(0, 1)[None]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow), torch.float32])
 @pytest.mark.parametrize(
     "shape",
     [(1, 1, 4, 4, 16), (1, 70, 8, 2, 64), (1, 33, 6, 1, 48), (5, 5, 4, 2, 32), (7, 40, 4, 4, 80), (3, 9, 4, 2, 24)],

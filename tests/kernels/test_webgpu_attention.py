@@ -113,7 +113,7 @@ class Layer:
         (256, "q8_0", 300, 5.0),
     ],
 )
-@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_rows_of_any_length_see_what_they_shall(adapter, size, kind, window, softcap, apart):
     """Positions of one part and of all; those up to ``ONE_PART`` have the bits of attention in one piece."""
     positions = [0, 3, ONE_PART - 1, ONE_PART + 1, 1500, 5003]

@@ -62,7 +62,9 @@ def _arguments(name: str) -> Iterator[tuple[str, Any]]:
             yield key, SMALL[name].get(key, default)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", (pytest.param(name, marks=pytest.mark.slow if name == "UNet2DConditionModel" else ()) for name in SMALL)
+)
 def test_every_argument_is_read_or_refused(name):
     """One argument after the other is changed; what diffusers builds from that must be what is described."""
     changes = [{}, *({key: other} for key, value in _arguments(name) for other in _others(value))]

@@ -107,6 +107,7 @@ def test_a_model_is_loaded_inside_the_block_or_not_at_all():
     assert (there - here).norm() < 0.03 * here.norm()
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_on_the_second_card_of_two():
     with package.simulate("3060", "3090"):
         model = package.load(MODEL, device="cuda:1")

@@ -93,7 +93,7 @@ def hundred():
 
 
 @pytest.mark.parametrize("halves", ["f32", "f16"])
-@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("kernels", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_hundred_steps_lead_where_those_of_32_bits_do(halves, kernels, plain, hundred):
     """Each changes a coefficient by 1/8 to 8 of float16's steps: rounded to the nearest, those of 1/8 would vanish."""
     if not kernels:
