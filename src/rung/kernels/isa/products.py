@@ -47,6 +47,21 @@ def join(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
     return parts[0]
 
 
+def in_turns(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Return x[0], y[0], x[1], y[1] and so on."""
+    count = x.type.count
+    order = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
+    return b.shuffle_vector(x, y, constant(ir.VectorType(I32, 2 * count), order))
+
+
+def every_other(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return x[0], x[2] and so on, and x[1], x[3] and so on: what ``in_turns`` has joined."""
+    count = x.type.count
+    kind = ir.VectorType(I32, count // 2)
+    even, odd = (b.shuffle_vector(x, x, constant(kind, range(first, count, 2))) for first in (0, 1))
+    return even, odd
+
+
 def remove_offset(b: ir.IRBuilder, codes: ir.Value) -> ir.Value:
     """Turn bytes that are 128 above signed ones into these."""
     return b.xor(codes, constant(codes.type, _OFFSET))
@@ -190,13 +205,11 @@ class Sum:
 
 class PairSum:
     """Sums of products of ``lanes`` rows of weights with two rows of activations, two rows of weights in a register of
-    2 x 2 int32; ``start``: for each row of activations as many int32, or None."""
+    2 x 2 int32; ``start``: as many int32, those of both rows of activations in turns, or None."""
 
-    def __init__(self, b: ir.IRBuilder, start: list[ir.Value | None], lanes: int) -> None:
+    def __init__(self, b: ir.IRBuilder, start: ir.Value | None, lanes: int) -> None:
         self.b, kind = b, ir.VectorType(I32, 4)
-        x, y = start
-        first = constant(kind, 0) if x is None else b.shuffle_vector(x, y, constant(kind, (0, lanes, 0, lanes)))
-        self.sums = [first] * (lanes // 2)
+        self.sums = [constant(kind, 0)] * (lanes // 2) if start is None else split(b, start, 4)
 
     def add(self, pairs: list[ir.Value], address: ir.Value) -> None:
         """Add the products of ``pairs_of_rows`` with eight signed bytes of each row of activations."""
@@ -205,12 +218,9 @@ class PairSum:
         x = load(b, address, kind)
         self.sums = [matrix(b, sums, b.bitcast(pair, kind), x) for sums, pair in zip(self.sums, pairs, strict=True)]
 
-    def totals(self) -> list[ir.Value]:
-        """Return the sums of each row of activations, int32 for each row of weights."""
-        both = join(self.b, self.sums)
-        lanes = both.type.count // 2
-        orders = (constant(ir.VectorType(I32, lanes), range(row, 2 * lanes, 2)) for row in (0, 1))
-        return [self.b.shuffle_vector(both, both, order) for order in orders]
+    def total(self) -> ir.Value:
+        """Return the sums, int32 for each row of weights and in it for each row of activations."""
+        return join(self.b, self.sums)
 
 
 def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
@@ -241,16 +251,9 @@ def _permuted(b: ir.IRBuilder, level: Level, codes: ir.Value, values: ir.Value) 
     low = b.zext(codes, wide)
     high = b.lshr(low, constant(wide, 4))
     if values.type.count == _CODES:
-        return _in_turns(b, level.permute(b, values, high), level.permute(b, values, low))
+        return in_turns(b, level.permute(b, values, high), level.permute(b, values, low))
     both = b.or_(high, b.shl(low, constant(wide, 16)))
     return level.permute(b, values, b.bitcast(both, ir.VectorType(I16, 2 * _CODES)))
-
-
-def _in_turns(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """Return x[0], y[0], x[1], y[1] and so on."""
-    count = x.type.count
-    order = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
-    return b.shuffle_vector(x, y, constant(ir.VectorType(I32, 2 * count), order))
 
 
 def _store_shuffled(b: ir.IRBuilder, level: Level, address: ir.Value, codes: ir.Value, values: ir.Value) -> None:
@@ -261,7 +264,7 @@ def _store_shuffled(b: ir.IRBuilder, level: Level, address: ir.Value, codes: ir.
     """
     width = _width(values)
     pieces = min(level.lanes, 2 * _CODES // 4) // 4
-    indices = _in_turns(b, b.lshr(codes, constant(codes.type, 4)), b.and_(codes, constant(codes.type, 15)))
+    indices = in_turns(b, b.lshr(codes, constant(codes.type, 4)), b.and_(codes, constant(codes.type, 15)))
     stored = b.bitcast(values, ir.VectorType(I8, 64))
     tables = [_take(b, stored, [width * k + byte for k in range(_CODES)] * pieces) for byte in range(width)]
     run = 4 if width == 4 else 8  # values of a piece of a register

@@ -29,6 +29,8 @@ from rung.kernels.isa.products import (
     PairSum,
     Sum,
     broadcast,
+    every_other,
+    in_turns,
     join,
     packs_signed_bytes,
     pairs_of_rows,
@@ -55,9 +57,29 @@ class Tile:
     layout: Layout
     tile: int
     ahead: int
-    totals: list[list[Value]]  # where the float32 totals are: [groups][tile]
+    totals: list[list[Value]]  # where the float32 totals are: [groups][tile // together]
     lanes: int = v.LANES
     first: int = 0  # of the strip's rows in their group
+
+    @property
+    def together(self) -> int:
+        """Rows of activations whose totals lie in one vector, in turns: two where the level multiplies matrices.
+
+        Not with minima, or two scales a unit: repeating all these takes more than bringing the rows apart.
+        """
+        return 2 if self.has_matrix and self.layout.parts == 1 and not self.layout.minimum else 1
+
+    @property
+    def has_matrix(self) -> bool:
+        """Return whether matrices are multiplied: two rows of activations at a time."""
+        return self.tile > 1 and target.level().matrix is not None
+
+    def each(self, of_weights: list[Value]) -> list[Value]:
+        """Repeat what rows of weights have for the rows of activations that lie together."""
+        if self.together == 1:
+            return of_weights
+        order = constant(ir.VectorType(I32, 2 * self.lanes), [lane // 2 for lane in range(2 * self.lanes)])
+        return [self.b.shuffle_vector(value, value, order) for value in of_weights]
 
     def read(self, address: Value, offset: int, element: ir.Type) -> Value:
         """Load what the rows of the strip have ``offset`` bytes behind an address, an element each."""
@@ -126,36 +148,39 @@ class Tile:
                 (scales, [v.fma_f32.emit(b, scale, by, each) for scale, each in zip(scales, minima, strict=True)])
                 for scales, minima in headers
             ]
+        headers = [(self.each(scales), self.each(minima)) for scales, minima in headers]
         for part in range(layout.parts):
             sums = tile * (36 + 4 * part)
             dots = self._dots(places, x, part, codebook)
-            for row in range(tile):
-                scale_x = self._of_row(x, tile * 32, row, F32)
+            for index, row in enumerate(range(0, tile, self.together)):
+                scale_x = self._of_rows(x, tile * 32, row, F32, self.together)
                 for group, (scales, minima) in enumerate(headers):
-                    pointer = self.totals[group][row]
-                    value = v.to_f32.emit(b, dots[group][row])
+                    pointer = self.totals[group][index]
+                    value = v.to_f32.emit(b, dots[group][index])
                     if scales:
                         value = b.fmul(value, scales[part])
                     total = v.fma_f32.emit(b, value, scale_x, b.load(pointer))
                     if minima:
-                        total = v.fma_f32.emit(b, minima[part], self._of_row(x, sums, row, F32), total)
+                        total = v.fma_f32.emit(b, minima[part], self._of_rows(x, sums, row, F32, 1), total)
                     b.store(total, pointer)
 
-    def _of_row(self, x: Value, offset: int, row: int, element: ir.Type) -> Value:
-        """Broadcast what a row of activations has ``offset`` bytes behind the unit of the panel at ``x``."""
+    def _of_rows(self, x: Value, offset: int, row: int, element: ir.Type, count: int) -> Value:
+        """Broadcast what ``count`` rows of activations have ``offset`` bytes behind the unit of the panel at ``x``."""
         b, wide = self.b, min(self.tile, 4)
         if not target.level().operand_of_lane or wide == 1:
             return splat(b, load(b, plus(b, x, offset + 4 * row), element), self.lanes)
         several = load(b, plus(b, x, offset + 4 * (row - row % wide)), ir.VectorType(element, wide))
-        return b.shuffle_vector(several, several, constant(ir.VectorType(I32, self.lanes), row % wide))
+        order = [row % wide + each for each in range(count)] * self.lanes
+        return b.shuffle_vector(several, several, constant(ir.VectorType(I32, len(order)), order))
 
     def _dots(self, places: list[Value], x: Value, part: int, codebook: Value | None) -> list[list[Value]]:
-        """The integer products [groups][tile] of a part of a unit."""
+        """The integer products [groups][tile // together] of a part of a unit."""
         b, layout, tile, level = self.b, self.layout, self.tile, target.level()
         sums = tile * (36 + 4 * part)
         offset = layout.offset and not (layout.bytewide and level.signed)
-        first = [self._of_row(x, sums, row, I32) if offset else None for row in range(tile)]
-        if level.matrix is not None and tile > 1:
+        step = 2 if self.has_matrix else 1
+        first = [self._of_rows(x, sums, row, I32, step) if offset else None for row in range(0, tile, step)]
+        if self.has_matrix:
             return [self._matrix_dots(pointer, x, part, first, codebook) for pointer in places]
         dots: list[list[Sum]] = []
         for pointer in places:
@@ -176,13 +201,14 @@ class Tile:
     ) -> list[Value]:
         """The same of one group where the level multiplies matrices: pairs of rows, eight columns at a time."""
         b, layout, level = self.b, self.layout, target.level()
-        sums = [PairSum(b, first[row : row + 2], self.lanes) for row in range(0, self.tile, 2)]
+        sums = [PairSum(b, start, self.lanes) for start in first]
         order = (0, 4, 2, 6) if layout.parts == 1 else (4 * part, 4 * part + 2)
         for index in order:
             pairs = self.pairs(p, index, codebook)
             for pair, each in enumerate(sums):
                 each.add(pairs, plus(b, x, level.activation_offset(self.tile, 2 * pair, 4 * index)))
-        return [total for each in sums for total in each.totals()]
+        totals = [each.total() for each in sums]
+        return totals if self.together == 2 else [row for both in totals for row in every_other(b, both)]
 
     def block_scales(self, p: Value) -> list[Value]:
         """Return the header of a block as float32: its scale and, negated, the scale of its minima."""
@@ -252,21 +278,33 @@ def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int, ahead: int)
     """The strips that make up groups of 16 rows, whose totals are zero."""
     level = target.level()
     lanes = v.LANES if tile == 1 else level.strip
-    zero, strips = constant(ir.VectorType(F32, lanes), 0.0), []
-    for first in range(0, v.LANES, lanes):
-        totals = [[alloca_once(b, zero.type) for _ in range(tile)] for _ in range(groups)]
-        for total in itertools.chain(*totals):
+    strips = [Tile(b, layout, tile, ahead, [], lanes, first) for first in range(0, v.LANES, lanes)]
+    together = strips[0].together
+    zero = constant(ir.VectorType(F32, together * lanes), 0.0)
+    for strip in strips:
+        strip.totals.extend([alloca_once(b, zero.type) for _ in range(tile // together)] for _ in range(groups))
+        for total in itertools.chain(*strip.totals):
             b.store(zero, total)
-        strips.append(Tile(b, layout, tile, ahead, totals, lanes, first))
     return strips
 
 
 def _load_totals(b: ir.IRBuilder, strips: list[Tile], results: list[list[Value]], addresses: list[list[Value]]) -> None:
-    """Begin with the sums that are in memory at ``results``, of which there are ``seen``: both [groups][tile]."""
-    for group, row in itertools.product(range(len(results)), range(len(results[0]))):
-        before = v.load_first_f32.emit(b, results[group][row], addresses[group][row])
-        for strip, total in zip(strips, split(b, before, strips[0].lanes), strict=True):
-            b.store(total, strip.totals[group][row])
+    """Begin with the sums that are in memory at ``results``, so many at each address: both [groups][tile]."""
+    together = strips[0].together
+    for group, row in itertools.product(range(len(results)), range(0, len(results[0]), together)):
+        before = [
+            v.load_first_f32.emit(b, results[group][at], addresses[group][at]) for at in range(row, row + together)
+        ]
+        joined = in_turns(b, *before) if together == 2 else before[0]
+        for strip, total in zip(strips, split(b, joined, together * strips[0].lanes), strict=True):
+            b.store(total, strip.totals[group][row // together])
+
+
+def _total(b: ir.IRBuilder, strips: list[Tile], group: int, row: int) -> Value:
+    """Return the sums of a row of activations with a group of 16 rows of weights."""
+    together = strips[0].together
+    whole = join(b, [b.load(strip.totals[group][row // together]) for strip in strips])
+    return whole if together == 1 else every_other(b, whole)[row % 2]
 
 
 @intrinsic(prefer_literal=True)
@@ -330,7 +368,7 @@ def multiply_groups(
             if scale is not None:
                 scale = b.select(whole, scale, constant(v.F32S, 1.0))
             for row in range(count):
-                total = join(b, [b.load(strip.totals[group][row]) for strip in strips])
+                total = _total(b, strips, group, row)
                 value = total if scale is None else b.fmul(total, scale)
                 v.store_first_f32.emit(b, results[group][row], value, addresses[group][row])
         return context.get_dummy_value()
