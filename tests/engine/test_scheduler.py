@@ -480,3 +480,63 @@ def test_a_thread_that_a_step_waits_for_may_cancel():
     assert waits == [False], "it waited for the step"
     assert left.cache is None, "its cache is given back at the end of the step"
     assert finish(scheduler, other) == [answer([8, 9], 3)]
+
+
+class Narrow:
+    """A mask that lets one token through at most places, and two or an end at others; ``forced`` says which ones."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self.seed, self.most = seed, most
+
+    def allowed(self, said) -> list[int]:
+        chance = random.Random(f"{self.seed} {list(said)}")
+        count = chance.choice([1, 1, 1, 1, 2, 97])
+        if chance.random() < 0.04:
+            return [END]
+        return list(range(1, VOCABULARY)) if count > 2 else chance.sample(range(1, VOCABULARY), count)
+
+    def __call__(self, said):
+        words = np.zeros(2, np.uint64)
+        for token in self.allowed(said):
+            words[token // 64] |= np.uint64(1 << token % 64)
+        return words
+
+    def forced(self, said) -> list[int]:
+        found: list[int] = []
+        while len(found) < self.most and len(left := self.allowed([*said, *found])) == 1:
+            found += left
+            if left == [END]:
+                break
+        return found
+
+
+@pytest.mark.parametrize("several", [1, 3, 20])
+@pytest.mark.parametrize("blocks", [24, 400])
+def test_tokens_that_a_mask_forces_are_computed_together_and_the_same(several, blocks):
+    """Also where caches are given back in the midst of an answer, and where a form ends or the answer is cut."""
+    chance = random.Random(several)
+    prompts = [[chance.randrange(1, 9) for _ in range(chance.randrange(1, 12))] for _ in range(several)]
+    lengths = [chance.choice([1, 2, 9, 20, None]) for _ in prompts]
+    found, steps = [], []
+    for most in (0, 1, 3, 40):
+        decoder = toy(context=48, blocks=blocks, parallel=several)
+        samplers = [Sampler(Sampling(temperature=1, seed=n), mask=Narrow(n, most)) for n in range(several)]
+        each = [
+            sequence(ids, length, context=48, sampler=sampler)
+            for ids, length, sampler in zip(prompts, lengths, samplers, strict=True)
+        ]
+        said = added(decoder, *each)
+        found.append([(tokens, one.ids, one.reason) for tokens, one in zip(said, each, strict=True)])
+        steps.append(len(decoder.step.batches))
+        assert all_free(decoder)
+    assert found[1:] == [found[0]] * 3
+    assert max(map(len, (tokens for tokens, _, _ in found[0]))) > 1
+    assert steps[3] < steps[0] or several > 16
+
+
+def test_tokens_whose_log_probabilities_are_wanted_are_not_forced():
+    chosen = Sampler(Sampling(logprobs=True), mask=Narrow(1, 40))
+    (said,) = added(toy(), sequence([1, 2], sampler=chosen))
+    assert [each.token for each in chosen.logprobs][: len(said)] == said
+    (other,) = added(toy(), sequence([1, 2], sampler=Sampler(Sampling(), mask=Narrow(1, 40))))
+    assert said == other

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import threading
 
+import numpy as np
 import pytest
+
+from rung.engine.load import load
+from rung.server.child.grammars import Grammars
+from rung.server.protocol import Grammar
 
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {
@@ -112,3 +118,52 @@ def test_a_form_that_takes_too_long_is_refused_in_seconds_and_stops_nobody(serve
     assert others > 5
     fine = {**body, "response_format": {"type": "json_object", "schema": {"type": "integer", "multipleOf": 7}}}
     assert server.call("/v1/chat/completions", {**fine, "max_tokens": 60})[0] == 200
+
+
+FORMS = [
+    Grammar("json_schema", json.dumps(SCHEMA)),
+    Grammar("json_schema", json.dumps({"const": ["it's here", "größe", 12.5, {"a b": None, "": [True] * 9}]})),
+    Grammar("json_schema", json.dumps({"enum": ["don't know", "don't care", "  ", 'say "so"', "\n\t"]})),
+    Grammar("regex", "(the|then|these) models? (can't|cannot) run in [0-9]{2} of [0-9]{3} MB"),
+    Grammar("gbnf", 'root ::= ("yes, it is so " | "no ") [0-9] " in the end of all"'),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.text[:20])
+def test_forced_tokens_are_those_that_masks_let_through_alone(form):
+    """One mask after the other says the same, from wherever an answer is taken up again."""
+    model = load("demo", device="cpu")
+    grammars = Grammars(model)
+    matcher, forced = grammars.compile(form), 0
+    for seed in range(6):
+        chance, said = random.Random(seed), list[int]()
+        whole = grammars.mask(matcher)
+        while True:
+            following = whole.forced(said)
+            for number, token in enumerate(following):
+                begun = [*said, *following[:number]]
+                mask = (whole if number % 2 else grammars.mask(matcher))(begun)
+                able = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+                assert token in able
+                assert set(able) == {token} or set(able) <= set(model.end_tokens)
+            forced += len(following)
+            said += following
+            if said and said[-1] in model.end_tokens:
+                break
+            able = np.flatnonzero(np.unpackbits(whole(said).view(np.uint8), bitorder="little"))
+            said.append(int(chance.choice(able)))
+            if said[-1] in model.end_tokens:
+                break
+    assert forced > 20
+
+
+def test_an_answer_of_a_form_is_the_same_where_each_token_is_computed_by_itself(server):
+    """Tokens whose log probabilities are wanted are chosen one after the other; the others are known before."""
+    for seed in range(6):
+        form = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}, "seed": seed}
+        body = {"prompt": "the model", "max_tokens": 100, "temperature": 1, **form}
+        quick = server.call("/v1/completions", body)[1]
+        slow = server.call("/v1/completions", {**body, "logprobs": 1})[1]
+        assert quick["choices"][0]["text"] == slow["choices"][0]["text"]
+        assert quick["usage"]["completion_tokens"] == slow["usage"]["completion_tokens"]
+        assert quick["choices"][0]["finish_reason"] == slow["choices"][0]["finish_reason"] == "stop"

@@ -30,7 +30,7 @@ from rung.engine.embeddings import (
     within,
 )
 from rung.engine.generation import Generation, TextStream
-from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
+from rung.engine.sampling import CheckedMask, Sampler, Sampling, likeliest, logprob_entry
 from rung.engine.scheduling.adapters import Adapters
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import LogitSequence, LogprobSequence, TokenSequence
@@ -503,7 +503,7 @@ class Model:
         sampling = Sampling.of(self.card.defaults, **options)
         sampling.check_tokens(self.tokenizer.size)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
-        allowed = None if mask is None else checked_mask(mask, self.backend.vocabulary)
+        allowed = None if mask is None else CheckedMask(mask, self.backend.vocabulary)
         sampler = Sampler(sampling, ids, choice, allowed)
         context = self.backend.context
         sequence = TokenSequence(ids, sampler, ends=self._ends, context=context, most=most, owner=owner)

@@ -24,6 +24,8 @@ from rung.ops.token_choice import Chosen, Row
 
 #: The tokens that may follow an answer: uint64 words, bit t % 64 of word t // 64 is that of token t; None: all.
 TokenMask = Callable[[Sequence[int]], npt.NDArray[np.uint64] | None]
+#: The next tokens of an answer, each the only one that a mask would let through, or one of those that end it.
+Forced = Callable[[Sequence[int]], Sequence[int]]
 
 #: Bytes of a seed that is drawn: few, so that it can be typed again.
 _SEED_BYTES = 4
@@ -191,8 +193,9 @@ class Sampler:
     ``prompt`` are ids that the repeat penalty counts as said. Draws depend on the seed, on ``choice`` (the number of
     this answer among those to one prompt) and on the position in the answer, and on nothing else. ``seed`` is the one
     that is drawn with: the setting's, else a new one; None where nothing is drawn. ``mask`` is called with the tokens
-    of the answer and returns those that may follow, as ``rung.ops.sample`` has them, or None for all. ``logprobs`` has
-    the tokens chosen so far where log probabilities are requested.
+    of the answer and returns those that may follow, as ``rung.ops.sample`` has them, or None for all; one that has a
+    method ``forced`` of the type ``Forced`` is not called for these. ``logprobs`` has the tokens chosen so far where
+    log probabilities are requested.
     """
 
     def __init__(
@@ -203,6 +206,7 @@ class Sampler:
         self.seed = seed if sampling.temperature > 0 else None
         self.logprobs: list[Chosen] = []
         self._choice, self._mask = choice, mask
+        self._forced: Forced | None = None if self.wants_logprobs else getattr(mask, "forced", None)
         self._tokens_so_far = (
             _CountedTokens(prompt if sampling.repeat_penalty != 1 else ()) if sampling.counts_tokens else None
         )
@@ -245,6 +249,10 @@ class Sampler:
             if mask is not None and number < len(guesses) and not _allows(mask, guesses[number]):
                 break
         return found
+
+    def forced(self, answer: Sequence[int]) -> Sequence[int]:
+        """Return tokens that follow an answer whatever their logits are; none where those have to be known."""
+        return () if self._forced is None else self._forced(answer)
 
     def note(self, position: int, chosen: Chosen) -> None:
         """Keep the log probabilities of the token at a position of the answer."""
@@ -291,16 +299,20 @@ class _CountedTokens:
         return {"previous": tokens, "counts": counts}
 
 
-def checked_mask(mask: TokenMask, vocabulary: int) -> TokenMask:
-    """Return a mask that raises ``UsageError`` where it gives what is no mask of so many tokens."""
+class CheckedMask:
+    """A mask that raises ``UsageError`` where another one gives what is no mask of so many tokens."""
 
-    def checked(answer: Sequence[int]) -> npt.NDArray[np.uint64] | None:
-        found, words = mask(answer), -(-vocabulary // 64)
+    def __init__(self, mask: TokenMask, vocabulary: int) -> None:
+        self._mask, self._vocabulary = mask, vocabulary
+        #: See ``Sampler``.
+        self.forced: Forced | None = getattr(mask, "forced", None)
+
+    def __call__(self, answer: Sequence[int]) -> npt.NDArray[np.uint64] | None:
+        """Return what the other one gives."""
+        found, words = self._mask(answer), -(-self._vocabulary // 64)
         if found is not None and (getattr(found, "dtype", None) != np.uint64 or found.shape != (words,)):
-            raise UsageError(f"mask must return None or {words} words of uint64, for {vocabulary:,} tokens.")
+            raise UsageError(f"mask must return None or {words} words of uint64, for {self._vocabulary:,} tokens.")
         return found
-
-    return checked
 
 
 def likeliest(logits: npt.NDArray[np.float32]) -> list[Chosen]:

@@ -24,8 +24,8 @@ import numpy as np
 
 from rung.core.errors import DeviceError, NoRung, OutOfMemory
 from rung.engine.scheduling.kv_cache import Tokens, common_length
-from rung.engine.scheduling.sequence import Outcome, Sequence
-from rung.engine.scheduling.speculator import Draft, Speculator
+from rung.engine.scheduling.sequence import Outcome, Sequence, rows_of_answers
+from rung.engine.scheduling.speculator import MOST_ROWS, Draft, Speculator
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter
@@ -402,7 +402,7 @@ class Scheduler:
             self._speculator.note_seconds(1, self._seconds_ahead)
         elif all(len(part.ids) == 1 + len(part.guesses) for part in batch):
             self._speculator.note_seconds(rows, seconds)
-        else:
+        elif any(part.start < part.sequence.prompt for part in batch):
             found = (seconds + drafting) / rows
             self._seconds_a_row = 0.5 * (self._seconds_a_row + found) if self._seconds_a_row else found
 
@@ -410,23 +410,24 @@ class Scheduler:
         """Return who takes part in a step, with the tokens that are computed next: single ones first."""
         active = self._active()
         left = {each: len(each.ids) - each.computed for each in active}
-        singles = sum(count == 1 for count in left.values())
-        room = self._prompt_rows(singles) if singles else self._chunk
-        active.sort(key=lambda each: (left[each] > 1, self._served.get(each.owner, 0.0)))
+        rows = rows_of_answers(left, MOST_ROWS)
+        room = self._prompt_rows(sum(rows.values())) if rows else self._chunk
+        active.sort(key=lambda each: (each not in rows, self._served.get(each.owner, 0.0)))
         batch: list[Part] = []
         for each in active:
-            if left[each] > 1 and room <= 0:
+            if each not in rows and room <= 0:
                 break
-            count = 1 if left[each] == 1 else min(left[each], self._most(each, left[each]), room)
+            count = min(left[each], rows.get(each, room), self._most(each, left[each]))
             count = self._reserve(each, count, batch)
             if count and each.cache is not None:
-                room -= count if left[each] > 1 else 0
+                room -= 0 if each in rows else count
                 start = each.computed
                 ids = each.ids[start : start + count]
                 with_logits = each.logits_of(len(ids))
                 batch.append(Part(each, each.cache, start, ids, with_logits, states=each.states_of(len(ids))))
         batch.sort(key=_adapter_number)  # rows with the same one are multiplied together
-        return self._ahead(self._with_guesses(batch)) if len(batch) == singles else batch
+        singles = all(left[part.sequence] == 1 for part in batch)
+        return self._ahead(self._with_guesses(batch)) if singles else batch
 
     def _active(self) -> list[Sequence]:
         """Return the sequences that may take part in a step."""

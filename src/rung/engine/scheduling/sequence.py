@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import NamedTuple
 
@@ -109,6 +110,22 @@ class Sequence:
         raise NotImplementedError
 
 
+def rows_of_answers(left: Mapping[Sequence, int], most: int) -> dict[Sequence, int]:
+    """Return how many tokens a step computes of each sequence that is in its answer, ``most`` in all if there are not
+    more sequences: the last one of each, and those before it that were known when it was chosen.
+
+    ``left`` are the tokens that are not computed. Where those of an answer are many they are no tokens of a step, but
+    read as a prompt's: a cache was given back.
+    """
+    found = {each: 1 for each, count in left.items() if count == 1 or (each.computed >= each.prompt and count <= most)}
+    room = most - len(found)
+    for each in found:
+        more = max(min(left[each] - 1, room), 0)
+        found[each] += more
+        room -= more
+    return found
+
+
 class TokenSequence(Sequence):
     """A sequence that gets longer by a token whenever all of its tokens are computed.
 
@@ -196,8 +213,19 @@ class TokenSequence(Sequence):
                 return right
             self.ids.append(chosen.token)
             if right == len(outcome.guesses) or chosen.token != outcome.guesses[right]:
+                self._append_forced()
                 return right
         return 0
+
+    def _append_forced(self) -> None:
+        """Append the tokens that must follow, whatever their logits are; the next step computes them together."""
+        for token in self._sampler.forced(self.ids[self.prompt :]):
+            if self.ended:
+                return
+            if token in self._ends:
+                self.end("end")
+                return
+            self.ids.append(token)
 
 
 class LogitSequence(Sequence):

@@ -129,8 +129,8 @@ class Draft:
 
 #: Owners whose answers are remembered.
 _MOST_OWNERS = 64
-#: Rows of a step with guesses: more are computed another way.
-_MOST_ROWS = 16
+#: Rows of a step of next tokens: more are computed another way.
+MOST_ROWS = 16
 #: Steps in a row in which no guess of a draft model pays, after which it reads no more of a sequence.
 _USELESS = 8
 
@@ -206,7 +206,7 @@ class Speculator:
             for number in numbers
         ]
         self._count_proved(sequences)
-        counts = allocate(self._seconds, len(sequences), candidates, _MOST_ROWS)
+        counts = allocate(self._seconds, len(sequences), candidates, MOST_ROWS)
         if all(looked_up[number] for number, count in zip(numbers, counts, strict=True) if count):
             counts = self._affordable(counts, sequences)
         drafted: list[tuple[Sequence, int]] = []
@@ -252,7 +252,7 @@ class Speculator:
         looked_up: list[list[int]] = [[] for _ in sequences]
         sources: dict[int, Acceptance] = {}
         for number, sequence in enumerate(sequences):
-            guesser, most = sequence.guesser, min(sequence.most_guesses, _MOST_ROWS - len(sequences))
+            guesser, most = sequence.guesser, min(sequence.most_guesses, MOST_ROWS - len(sequences))
             if guesser is None or most <= 0:
                 continue
             looked_up[number] = guesser.guess(sequence.ids, most)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rung.core.errors import UsageError
 from rung.engine.model import Model
 from rung.engine.scheduling.kv_cache import common_length
+from rung.engine.scheduling.speculator import MOST_ROWS
 from rung.run.script_process import ScriptProcess
 from rung.server.protocol import Grammar
 
@@ -48,7 +49,7 @@ class Grammars:
         ends = sorted({*model.card.end_tokens, *model.tokenizer.end_tokens})
         if not ends:
             raise UsageError(f"{model.card.name} has no end token, so an answer of a form would not end.")
-        self._count = model.backend.vocabulary
+        self._count, self._end = model.backend.vocabulary, ends[0]
         wrapper = llguidance.TokenizerWrapper(_Vocabulary(model, ends))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=self._count, eos_token=ends)
         self._lock = threading.Lock()
@@ -85,7 +86,7 @@ class Grammars:
 
     def mask(self, matcher: llguidance.LLMatcher) -> Mask:
         """Return the mask of one answer."""
-        return Mask(matcher.deep_copy(), self._count)
+        return Mask(matcher.deep_copy(), self._count, self._end)
 
 
 def _refused(grammar: Grammar, reason: str) -> UsageError:
@@ -96,19 +97,41 @@ def _refused(grammar: Grammar, reason: str) -> UsageError:
 class Mask:
     """Say which tokens may follow an answer; see ``rung.engine.sampling.TokenMask``."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: int) -> None:
-        self._matcher, self._read = matcher, list[int]()
+    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: int, end: int) -> None:
+        self._matcher, self._read, self._end = matcher, list[int](), end
         self._words, self._bytes = -(-vocabulary // 64), -(-vocabulary // 32) * 4
 
     def __call__(self, answer: Sequence[int]) -> npt.NDArray[np.uint64]:
         """Return words of 64 tokens. Raises ``UsageError`` where the grammar meets a limit."""
-        same = common_length(self._read, answer)
-        if same < len(self._read):
-            self._matcher.rollback(len(self._read) - same)
-        self._matcher.try_consume_tokens(list(answer[same:]))
-        self._read = list(answer)
+        self._read_to(answer)
         words = np.zeros(self._words, np.uint64)
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, self._bytes)
         if self._matcher.is_error():
             raise UsageError(f"The grammar ended the answer: {self._matcher.get_error()[:300]}", code="grammar-invalid")
         return words
+
+    def forced(self, answer: Sequence[int]) -> list[int]:
+        """Return the tokens that must follow, up to a step of them, and one that ends an answer that is whole.
+
+        Each is found for itself, as the mask at its place would let it through: the text of all that follow may fall
+        into other tokens where it does not begin at the first.
+        """
+        self._read_to(answer)
+        found: list[int] = []
+        while len(found) < MOST_ROWS and not self._matcher.is_error():
+            if self._matcher.is_stopped():
+                return [*found, self._end]
+            if not (tokens := self._matcher.compute_ff_tokens()):
+                break
+            self._matcher.try_consume_tokens(tokens[:1])
+            self._read.append(tokens[0])
+            found.append(tokens[0])
+        return found
+
+    def _read_to(self, answer: Sequence[int]) -> None:
+        """Have the matcher stand behind the tokens of an answer."""
+        same = common_length(self._read, answer)
+        if same < len(self._read):
+            self._matcher.rollback(len(self._read) - same)
+        self._matcher.try_consume_tokens(list(answer[same:]))
+        self._read = list(answer)
