@@ -21,10 +21,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.server.parts import Findings, Server, arguments, at_once, call, serving
+from benchmarks.server.parts import Findings, Server, arguments, at_once, call, endless, serving
 
 MODEL = Path(__file__).parents[2] / "tests" / "fixtures" / "gguf" / "llama-f32.gguf"
 STREAMS, MOST_TOKENS, CONTEXT, MOST_DEPTH = 8, 120, 128, 3
+#: Of the tokens a second without a form, what is left with one; and the schema that is the same for all.
+_LEAST_SHARE = 0.95
+_ONE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "kind": {"enum": ["processor", "graphics card"]},
+        "cores": {"type": "integer", "minimum": 1, "maximum": 99},
+        "is fast": {"type": "boolean"},
+    },
+    "required": ["name", "kind", "cores", "is fast"],
+    "additionalProperties": False,
+}
 _PATTERNS = ("^[a-c]{1,4}$", "^(on|off)$", "^[0-9]{2}:[0-9]{2}$", "^x+y?$")
 
 
@@ -157,21 +170,29 @@ async def _rate(port: int, bodies: Sequence[dict[str, Any]]) -> tuple[float, lis
     return sum(tokens) / (time.perf_counter() - begun), tokens
 
 
+async def _share(port: int, formed: Sequence[dict[str, Any]], ends: dict[str, int]) -> float:
+    """Return the tokens a second of answers of forms over those of answers as long of none."""
+    rate, tokens = await _rate(port, formed)
+    free = [
+        {**body, "max_tokens": most, "logit_bias": ends, "response_format": {"type": "text"}}
+        for body, most in zip(formed, tokens, strict=True)
+    ]
+    other, _ = await _rate(port, free)
+    return rate / other
+
+
 async def measure(server: Server, turns: int, count: int, seed: int) -> Findings:
-    """Measure answers of forms beside as long ones of none; the forms are compiled in both."""
+    """Measure answers of forms beside as long ones of none, in turns: of new schemas, and of one for all."""
     found, chance = Findings(), random.Random(seed)
-    lost = []
-    ends = {str(token): -100 for token in range(3)}
+    ends, shares = await endless(server.port), dict[str, list[float]]()
     for turn in range(turns):
-        formed = [body_of(random_schema(chance), turn * count + number) for number in range(count)]
-        rate, tokens = await _rate(server.port, formed)
-        free = [
-            {**body, "max_tokens": most, "logit_bias": ends, "response_format": {"type": "text"}}
-            for body, most in zip(formed, tokens, strict=True)
-        ]
-        other, _ = await _rate(server.port, free)
-        lost.append(1 - rate / other)
-    found.counts = {"tokens/s less with a form, share": statistics.median(lost)}
+        new = [random_schema(chance) for _ in range(count)]
+        for name, schemas in (("a new schema each", new), ("one schema for all", [_ONE] * count)):
+            formed = [body_of(schema, turn * count + number) for number, schema in enumerate(schemas)]
+            shares.setdefault(name, []).append(await _share(server.port, formed, ends))
+    for name, each in shares.items():
+        found.counts[f"tokens/s over those of no form, {name}"] = statistics.median(each)
+        found.expect(statistics.median(each) >= _LEAST_SHARE, f"{name}: {sorted(each)}")
     return found
 
 

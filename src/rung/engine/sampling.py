@@ -308,7 +308,7 @@ class CheckedMask:
         self.forced: Forced | None = getattr(mask, "forced", None)
 
     def __call__(self, answer: Sequence[int]) -> npt.NDArray[np.uint64] | None:
-        """Return what the other one gives."""
+        """Return the words of the other one, or None. Raises ``UsageError``."""
         found, words = self._mask(answer), -(-self._vocabulary // 64)
         if found is not None and (getattr(found, "dtype", None) != np.uint64 or found.shape != (words,)):
             raise UsageError(f"mask must return None or {words} words of uint64, for {self._vocabulary:,} tokens.")
