@@ -31,7 +31,8 @@ PLANTED = str(Path(__file__).parent / "planted")
 @pytest.fixture
 def fault(_cache, monkeypatch) -> Iterator[Path]:
     """The file that has the next step of a model fail: where the process of a model may read and write."""
-    file = Path(os.environ["RUNG_CACHE"]) / f"fault-{os.getpid()}"
+    file = Path(os.environ["RUNG_CACHE"]) / "tmp" / f"fault-{os.getpid()}"
+    file.parent.mkdir(exist_ok=True)
     monkeypatch.setenv("PLANTED", str(file))
     yield file
     file.unlink(missing_ok=True)

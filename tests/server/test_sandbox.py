@@ -24,6 +24,11 @@ needs_landlock = pytest.mark.skipif(not HAS_LANDLOCK, reason="this kernel has no
 def test_planted_calls_are_refused(tmp_path, monkeypatch, fault):
     secret = tmp_path / "secret"
     secret.write_text("a key")
+    cache = Path(os.environ["RUNG_CACHE"])
+    carried = cache / "bundles" / "a"
+    for name in ("program", "bytecode"):
+        (carried / name).mkdir(parents=True, exist_ok=True)
+    (carried / "program" / "module.py").write_text("what the next start runs")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("PLANTED_SECRET", str(secret))
         monkeypatch.setenv("PLANTED_PORT", str(listener.getsockname()[1]))
@@ -32,15 +37,20 @@ def test_planted_calls_are_refused(tmp_path, monkeypatch, fault):
             assert "demo sandbox: reads its model" in server.said()
             fault.write_text("rights")
             before = server.call("/v1/completions", {"prompt": "the model", "max_tokens": 8})[1]["choices"][0]["text"]
-            found = Path(os.environ["RUNG_CACHE"]) / "rights"
+            found = cache / "tmp" / "rights"
             until = time.monotonic() + 20
             while not found.exists():
                 assert time.monotonic() < until
                 time.sleep(0.05)
             rights = json.loads(found.read_text())
             found.unlink()
-            refused = {"read": "PermissionError", "write": "PermissionError", "connect": "PermissionError"}
-            assert rights == {**refused, "run": "CalledProcessError"}
+            assert rights.pop("add kernels") == "done"
+            (cache / "kernels" / "planted").rmdir()
+            assert rights.pop("run") == "CalledProcessError"
+            assert rights.pop("move packages") in ("PermissionError", "OSError")  # EXDEV, as for another disk
+            assert set(rights.values()) == {"PermissionError"}
+            assert len(rights) == 6
+            assert (carried / "program" / "module.py").read_text() == "what the next start runs"
             assert secret.read_text() == "a key"
             listener.settimeout(0)
             with pytest.raises(BlockingIOError):

@@ -34,8 +34,14 @@ def due(*kinds):
 
 
 def try_rights():
-    """Write down what the process may do, in the folder of caches."""
+    """Write down what the process may do, in the folder of temporary files; whatever it could write it leaves."""
+    cache = pathlib.Path(os.environ["RUNG_CACHE"])
     tries = {
+        "change packages": lambda: (cache / "bundles" / "a" / "program" / "module.py").write_text("planted"),
+        "add bytecode": lambda: (cache / "bundles" / "a" / "bytecode" / "module.pyc").write_text("planted"),
+        "add to the cache": lambda: (cache / "planted").mkdir(),
+        "move packages": lambda: os.rename(cache / "bundles" / "a", cache / "tmp" / "a"),
+        "add kernels": lambda: (cache / "kernels" / "planted").mkdir(),
         "read": lambda: open(os.environ["PLANTED_SECRET"], encoding="utf-8").close(),
         "write": lambda: open(os.environ["PLANTED_SECRET"], "w", encoding="utf-8").close(),
         "connect": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PLANTED_PORT"])), 1).close(),
@@ -48,7 +54,7 @@ def try_rights():
             found[name] = "done"
         except (OSError, subprocess.CalledProcessError) as error:
             found[name] = type(error).__name__
-    with open(os.path.join(os.environ["RUNG_CACHE"], "rights"), "w", encoding="utf-8") as file:
+    with open(cache / "tmp" / "rights", "w", encoding="utf-8") as file:
         json.dump(found, file)
 
 

@@ -1,8 +1,9 @@
 """Take rights away from this process: files by Landlock, system calls by seccomp (Linux, x86_64 and aarch64).
 
 A model's file, its template and a client's grammar are strangers' data. What a fault in their readers may reach is what
-the process may reach: after the load its model and the folders of programs, to read, and its caches, to write. It opens
-no connection. Processes that it starts have the same rights. Layouts of <linux/landlock.h>, <linux/seccomp.h>.
+the process may reach: after the load its model and the folders of programs, to read, and its caches, to write; of what
+lies beside these, as the packages of bundles, nothing. It opens no connection. Processes that it starts have the same
+rights. Layouts of <linux/landlock.h>, <linux/seccomp.h>.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EACCES
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/opt", "/nix/store", "/proc", "/sys", "/dev")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/nsswitch.conf")
 _WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
+#: Folders of ``RUNG_CACHE`` that are written after the load: compiled kernels, what was found out about them, and
+#: temporary files.
+_KERNELS, _PROOFS, _TEMPORARY = "kernels", "proofs", "tmp"
 
 
 def enter(load: Load, model: Model) -> str:
@@ -100,14 +104,15 @@ def _targets(paths: Iterable[Path]) -> list[Path]:
 
 def _writable(prefix_cache: str | None, slots: str) -> list[Path]:
     """Return the folders of caches, with one for temporary files, which go there from now on."""
-    temporary = CACHE.read() / "tmp"
+    caches = [CACHE.read() / name for name in (_KERNELS, _PROOFS, _TEMPORARY)]
     with contextlib.suppress(OSError):
-        temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+        for each in caches:
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(caches[-1])
     kernels = os.environ.get("NUMBA_CACHE_DIR", "")
     prefixes = [open_folder(prefix_cache)[0]] if prefix_cache else []
     saved = [open_folder(slots, "--slot-save-path")[0]] if slots else []
-    return [CACHE.read(), *prefixes, *saved, *([Path(kernels)] if kernels else ())]
+    return [*caches, *prefixes, *saved, *([Path(kernels)] if kernels else ())]
 
 
 def _call(number: int, *arguments: object) -> int:
@@ -154,7 +159,8 @@ def close_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
 def _programs() -> list[Path]:
     """Return where Python, its packages and libraries are."""
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    paths = (*_SYSTEM, *_SYSTEM_FILES, sys.prefix, sys.base_prefix, *sys.path, *libraries)
+    own = (sys.prefix, sys.base_prefix, *sys.path, sys.pycache_prefix or "")
+    paths = (*_SYSTEM, *_SYSTEM_FILES, *own, *libraries)
     return [Path(each) for each in paths if each]
 
 
