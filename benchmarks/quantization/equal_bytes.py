@@ -50,15 +50,14 @@ def call(program: Path, *arguments: Any) -> str:
 class Judge:
     """llama-perplexity with the logits of the original."""
 
-    def __init__(self, build: Path, original: str, text: Path, folder: Path, threads: int) -> None:
-        self.program, self.text, self.base = build / "llama-perplexity", text, folder / "base.kld"
-        self.threads = threads
-        call(self.program, "-m", original, "-f", text, "-c", 512, "-t", threads, "--kl-divergence-base", self.base)
+    def __init__(self, build: Path, original: str, text: Path, folder: Path, threads: int, chunks: int) -> None:
+        self.program, self.base = build / "llama-perplexity", folder / "base.kld"
+        self.options = ("-f", text, "-c", 512, "--chunks", chunks, "-t", threads, "--kl-divergence-base", self.base)
+        call(self.program, "-m", original, *self.options)
 
     def kl(self, file: Path) -> float:
         """Return the mean KL of a file."""
-        options = ("-c", 512, "-t", self.threads, "--kl-divergence-base", self.base, "--kl-divergence")
-        said = call(self.program, "-m", file, "-f", self.text, *options)
+        said = call(self.program, "-m", file, *self.options, "--kl-divergence")
         found = re.search(r"Mean\s+KLD:\s*([0-9.eE+-]+)", said)
         if found is None:
             raise SystemExit(f"llama-perplexity says no KL:\n{said[-800:]}")
@@ -73,6 +72,7 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=NAMES)
     parser.add_argument("--results", type=Path, required=True, help="JSON; cells that it has are not measured again")
     parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--chunks", type=int, default=-1, help="windows of 512 that llama-perplexity judges; -1: all")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     target.configure(options.threads)
@@ -84,7 +84,7 @@ def main() -> None:
         other.write_text(mixed("held-out", _CHARACTERS))
         began = time.monotonic()
         found = Calibration(card, text, options.threads, lambda label, done, total: None)
-        print(f"statistics and options of rung: {time.monotonic() - began:.0f} s", flush=True)
+        print(f"statistics of rung: {time.monotonic() - began:.0f} s", flush=True)
         importance = folder / "imatrix.gguf"
         call(
             options.llama_cpp / "llama-imatrix",
@@ -104,7 +104,9 @@ def main() -> None:
             for count in (32, 256):
                 kl = reference.computed(Arithmetic(inputs=f"int8:{count}")).divergence
                 print(f"inputs of all weights in blocks of {count}, weights as they are: KL {kl:.5f}", flush=True)
-        judge = Judge(options.llama_cpp, options.original, other, folder, options.threads) if options.judge else None
+        judge = None
+        if options.judge:
+            judge = Judge(options.llama_cpp, options.original, other, folder, options.threads, options.chunks)
         known = json.loads(options.results.read_text()) if options.results.exists() else {}
         for name in options.names:
             if name not in known:

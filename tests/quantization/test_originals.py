@@ -19,8 +19,11 @@ def benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "quantization")
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q4_k", "q5_k"])
-def test_residues_to_the_old_grid_are_uniform(name):
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("q4_0", 32), ("q4_1", 32), ("q5_0", 32), ("q8_0", 32), ("q4_k", 32), ("q5_k", 32), ("q6_k", 16)],
+)
+def test_residues_to_the_old_grid_are_uniform(name, group):
     """The step is taken from the values themselves: the smallest difference between two of a group."""
     from originals import noise_of
 
@@ -29,7 +32,7 @@ def test_residues_to_the_old_grid_are_uniform(name):
     stored = formats.encode(weights, formats.get(name))
     values = formats.decode(stored).astype(np.float64)
     noisy = values + noise_of(stored, np.random.default_rng(1))
-    grouped, moved = (each.reshape(-1, 32) for each in (values, noisy))
+    grouped, moved = (each.reshape(-1, group) for each in (values, noisy))
     gaps = np.diff(np.sort(grouped, axis=1), axis=1)
     span = grouped.max(axis=1) - grouped.min(axis=1)
     gaps[gaps < 1e-3 * span[:, None]] = np.inf
