@@ -5,7 +5,9 @@
 ORIGINAL is a GGUF file in f32 or bf16 (``originals.py``). Both programs see the same text; the KL of both files is
 measured on text of the same kinds that neither saw, in exact arithmetic on the decoded weights, and with ``--judge`` by
 llama-perplexity too, which quantizes activations: what blocks of 32 and of 256 of them cost alone is printed. A cell
-says how many matrices are no K-quants because blocks of 256 do not divide their rows.
+says how many matrices are no K-quants because blocks of 256 do not divide their rows. With ``--named`` rung writes the
+same named formats, ``rung quantize --format NAME --text``, so that little more than rounding differs; its file may be
+smaller.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", default=NAMES)
     parser.add_argument("--results", type=Path, required=True, help="JSON; cells that it has are not measured again")
     parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--named", action="store_true", help="the formats of the name instead of a choice")
+    parser.add_argument("--tokens", type=int, default=_TOKENS, help="tokens that KL is measured on")
     parser.add_argument("--chunks", type=int, default=-1, help="windows of 512 that llama-perplexity judges; -1: all")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -99,7 +103,7 @@ def main() -> None:
             "-t",
             options.threads,
         )
-        reference = Reference(card, windows(Tokenizer.from_card(card), other.read_text(), 512, _TOKENS))
+        reference = Reference(card, windows(Tokenizer.from_card(card), other.read_text(), 512, options.tokens))
         if options.judge:
             for count in (32, 256):
                 kl = reference.computed(Arithmetic(inputs=f"int8:{count}")).divergence
@@ -115,7 +119,8 @@ def main() -> None:
         cells = [known[name] for name in options.names]
     ratios = [ours / theirs for _, theirs, ours in cells]
     print(f"largest ratio {max(ratios):.2f} (bar 0.70), median {median(ratios):.2f} (bar 0.55)")
-    print_fewer(options.names, cells)
+    if not options.named:
+        print_fewer(options.names, cells)
 
 
 def print_fewer(names: Sequence[str], cells: Sequence[tuple[int, float, float]]) -> None:
@@ -143,7 +148,8 @@ def cell(
     """Print one row and return the bytes and both KL."""
     theirs, ours = folder / f"{name}-llama.gguf", folder / f"{name}-rung.gguf"
     call(options.llama_cpp / "llama-quantize", "--imatrix", importance, options.original, theirs, name, options.threads)
-    job, choice = budgeted(found, Budget(size=theirs.stat().st_size), {})
+    budget = Budget(format=name.lower()) if options.named else Budget(size=theirs.stat().st_size)
+    job, choice = budgeted(found, budget, {})
     write(job, ours, options.threads)
     cards = [find_card(str(file), offline=True) for file in (theirs, ours)]
     kl = [reference.compare(card).divergence for card in cards]
