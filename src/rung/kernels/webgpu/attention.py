@@ -28,7 +28,7 @@ from rung.kernels.webgpu.info import (
     declare,
     part_bytes,
 )
-from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
+from rung.kernels.webgpu.int8.units import VECTORS, lanes, making_bytes, quantize, units_bytes
 from rung.kernels.webgpu.layouts import UNIT
 
 THREADS = 64
@@ -211,7 +211,7 @@ def attend(heads: Heads, sight: Sight, turn: Turn | None, makes: bool = False, p
     mine = -(-size // THREADS)
     scaled, visible = sight.code()
     code = f"""{declare(kinds, writes=(5, 6, 7))}
-{_quantize() if makes else ""}
+{_quantize(heads) if makes else ""}
 var<workgroup> query: array<f32, {size}>;
 var<workgroup> scores: array<f32, {THREADS}>;
 var<workgroup> starts: array<u32, {THREADS}>;
@@ -271,6 +271,7 @@ var<workgroup> starts: array<u32, {THREADS}>;
     memory += 4 * THREADS * heads.units * heads.codes
     reaches = [*sizes, part_bytes(heads.heads, size) if parted else 4 * MOST_ROWS * heads.heads * size]
     reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
+    memory += making_bytes(size // UNIT) * makes
     return Kernel(code, (False,) * 5 + (True,) * (2 + makes), tuple(reaches), memory)
 
 
@@ -285,7 +286,7 @@ def join_parts(heads: Heads, sight: Sight, apart: bool, makes: bool) -> Kernel:
     ]
     size, mine, row = heads.size, -(-heads.size // THREADS), heads.size + 2
     code = f"""{declare(kinds, writes=(2, 3))}
-{_quantize() if makes else ""}
+{_quantize(heads) if makes else ""}
 var<workgroup> query: array<f32, {size}>;
 {_MAIN}
     let head = id.x;
@@ -354,16 +355,18 @@ def _finish(heads: Heads, mine: int, makes: bool) -> str:
     {_write_units(heads) if makes else ""}"""
 
 
-def _quantize() -> str:
-    return quantize("vec4<f32>(query[at], query[at + 1u], query[at + 2u], query[at + 3u])")
+def _quantize(heads: Heads) -> str:
+    values = "vec4<f32>(query[at], query[at + 1u], query[at + 2u], query[at + 3u])"
+    return quantize(values, units=heads.size // UNIT, threads=THREADS)
 
 
 def _write_units(heads: Heads) -> str:
     """Return the WGSL that makes the units of what a head gives, which lies where its query lay."""
     units = heads.size // UNIT
-    target = f"((id.y * {heads.heads}u + head) * {units}u + thread) * {VECTORS}u"
+    target = f"((id.y * {heads.heads}u + head) * {units}u + unit) * {VECTORS}u"
     return f"""workgroupBarrier();
-    if (thread < {units}u) {{ quantize({UNIT}u * thread, 0u, {target}); }}"""
+    let unit = thread / {lanes(units, THREADS)}u;
+    quantize({UNIT}u * unit, 0u, {target}, thread, unit < {units}u);"""
 
 
 def _score(heads: Heads) -> str:

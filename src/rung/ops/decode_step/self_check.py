@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Norms behind products: of some only, so that each is followed by what has one and by what has none.
 _POST_NORMS = ("layers.0.mlp_post_norm", "layers.1.attn_post_norm", "layers.1.mlp_post_norm")
+#: Weights behind these, whose activations each workgroup of ``webgpu.int8`` makes units of, of one row.
+_BEHIND_NORMS = ("head", *(f"layers.1.{kind}" for kind in ("q", "k", "v", "gate", "up")))
 #: Formats whose layouts have, together, all kinds of codes and of scales.
 LAYOUTS = ("q4_0", "q4_1", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "int8", "iq4_nl")
 #: Rows that a rung of linear for few rows takes.
@@ -42,14 +44,14 @@ VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 
 class _Linear:
     """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many. ``rounds``: activations
-    are first rounded to signed bytes."""
+    are first rounded to signed bytes, without a search for scales in ``plain_rows`` or fewer."""
 
-    def __init__(self, encoded: Encoded, rung: str, device: str, rounds: bool = False) -> None:
+    def __init__(self, encoded: Encoded, rung: str, device: str, rounds: bool = False, plain_rows: int = 0) -> None:
         few = LADDERS["linear"].rung(rung)
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, device))
-        self._encoded, self._device, self._rounds = encoded, device, rounds
+        self._encoded, self._device, self._rounds, self._plain_rows = encoded, device, rounds, plain_rows
 
     def encoded(self) -> Encoded:
         return self._encoded
@@ -66,7 +68,7 @@ class _Linear:
             import torch
 
             return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._device))).cpu())
-        x = rounded(x) if self._rounds else x
+        x = rounded(x, len(x) > self._plain_rows) if self._rounds else x
         rung = self._few if len(x) <= FEW else self._many
         if room is not None and hasattr(rung, "multiply_into"):
             y = room.array(len(x), self._encoded.shape[0])
@@ -146,7 +148,7 @@ class _Parts:
         if not formats.get(format).divides(columns):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
         rounds = self._rounds and (self._whole or not role.endswith(".o"))
-        return _Linear(self._encoded(role, format), rung, self._device, rounds)
+        return _Linear(self._encoded(role, format), rung, self._device, rounds, int(role in _BEHIND_NORMS))
 
     def look_up(self) -> _Embedding:
         encoded = self._encoded("embed")
@@ -397,7 +399,10 @@ def _chosen(rung: Any, case: Case, device: str) -> str:
         tokens = [5, *rung.choose(state, SequenceRows([5], 0, one), rows)]
         if len(tokens) <= count // 2 or min(tokens) < 0 or max(tokens) >= VOCABULARY:
             return f"of {count} tokens {tokens[1:]} were chosen"
-        logits = rung.apply(state, [SequenceRows(tokens[:-1], 0, whole, len(tokens) - 1)])
+        alone = [
+            rung.apply(state, [SequenceRows([token], at, whole, 1)]).copy() for at, token in enumerate(tokens[:-1])
+        ]
+        logits = np.concatenate(alone)  # a prompt's activations may be rounded otherwise
         if options:
             drawn = [each.token for each in sample.apply(None, logits, rows[: len(logits)])]
             wrong = sum(map(int.__ne__, drawn, tokens[1:]))

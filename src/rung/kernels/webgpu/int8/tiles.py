@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rung.kernels.webgpu.gpu import Kernel
 from rung.kernels.webgpu.info import SELECTED, declare
-from rung.kernels.webgpu.int8.units import VECTORS, quantize, units_bytes
+from rung.kernels.webgpu.int8.units import VECTORS, lanes, making_bytes, quantize, units_bytes
 from rung.kernels.webgpu.layouts import (
     CODES,
     PAIRS_BYTES,
@@ -97,6 +97,7 @@ class Tile(Product):
             sizes.append(units_bytes(self.all_rows, self.width))
         memory = 4 * (TALL + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
         memory += PAIRS_BYTES * len(self._looked_up) + _NEAR_BYTES * self.columns // UNIT * self.quantizes
+        memory += making_bytes(self.rows) * self.makes
         return Kernel(plain.code, tuple(writes), tuple(sizes), memory)
 
     def _code(self) -> Iterator[str]:
@@ -123,7 +124,7 @@ class Tile(Product):
         yield from self._multiplications()
         yield from (self._finish(number, segment) for number, segment in enumerate(self.segments))
         gain = f"gains[{self.after // 4}u + column / 4u + i]" if self.after >= 0 else ""
-        yield quantize(_NUMBERS, gain) if self.makes else ""
+        yield quantize(_NUMBERS, gain, self.rows, self.threads) if self.makes else ""
         yield self._main(self._layouts)
 
     @property
@@ -319,8 +320,8 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
 
     def _fill(self) -> str:
         """Return the function that makes the units of the row, eight numbers a thread: their largest lies in
-        ``partial`` before the scale of 32 is known. A number that is none has the largest bits. The first workgroup
-        writes the sums."""
+        ``partial`` before the scale of 32 is known, and always becomes 127: each workgroup would search anew. A number
+        that is none has the largest bits. The first workgroup writes the sums."""
         jobs, threads = self.columns // 8, self.threads
         keep = "if (keeps) { kept[2u * at] = one; kept[2u * at + 1u] = two; }" if self.keeps else ""
         first, second = (f" * gains[{self.gain // 4}u + 2u * at{n}]" if self.gain >= 0 else "" for n in ("", " + 1u"))
@@ -370,11 +371,10 @@ fn fill(keeps: bool, thread: u32) {{
 
     def _write_units(self) -> str:
         """Return the WGSL that makes the units of the result: a unit of each row."""
-        target = f"((from_row + thread) * {self.width}u + column) / {UNIT}u * {VECTORS}u"
-        return f"""if (thread < {self.rows}u) {{
-        let column = {self.start}u + group * {UNIT}u;
-        quantize(thread * {UNIT}u, column, {target});
-    }}"""
+        target = f"((from_row + own) * {self.width}u + column) / {UNIT}u * {VECTORS}u"
+        return f"""let own = thread / {lanes(self.rows, self.threads)}u;
+    let column = {self.start}u + group * {UNIT}u;
+    quantize(own * {UNIT}u, column, {target}, thread, own < {self.rows}u);"""
 
     def _choose(self, layouts: Sequence[GpuLayout]) -> str:
         """Return the calls that multiply, by the segment that a workgroup belongs to."""
