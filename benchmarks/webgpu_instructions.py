@@ -49,8 +49,6 @@ MOST = 4.0, 1.5
 #: The families that multiply four signed bytes at once.
 DOTS = ("vega20", "navi21", "gfx1100")
 COLUMNS = 4096
-#: Weights that a thread multiplies in a pass of the loop: a unit of the rows of a workgroup.
-WEIGHTS = 32 * 4
 
 #: What a load of memory begins with.
 LOAD = r"\t(buffer|global)_load"
@@ -109,6 +107,7 @@ def keep_spirv(folder: Path, options: argparse.Namespace) -> None:
     from rung.kernels.webgpu.gpu import Gpu
     from rung.kernels.webgpu.info import SHARED_ROWS
     from rung.kernels.webgpu.int8.tiles import Tile
+    from rung.kernels.webgpu.layouts import UNIT
     from rung.kernels.webgpu.linear import Product, Segment
     from rung.kernels.webgpu.packing import pack
     from rung.ops import proof
@@ -125,6 +124,7 @@ def keep_spirv(folder: Path, options: argparse.Namespace) -> None:
             product = Tile(segments, COLUMNS, rows, 2 * COLUMNS, units=not options.summed, blocks=blocks, **summed)
         kernel = product.kernel()
         path = folder / f"{name.replace(':', '_')}.spv"
+        path.with_suffix(".weights").write_text(str(UNIT * product.most))
         if kernel.code in kept:  # formats of one layout share a shader
             shutil.copy(kept[kernel.code], path)
             continue
@@ -155,8 +155,9 @@ def compile_spirv(path: Path, bindings: int = 10) -> None:
     vk.vkCreateComputePipelines(device, None, 1, vk.VkComputePipelineCreateInfo(stage=stage_info, layout=layout), None)
 
 
-def code_of(said: str) -> Code:
-    """Return RADV's report of a shader: the longest loop with loads of its machine code, and its statistics."""
+def code_of(said: str, weights: int) -> Code:
+    """Return what RADV says of a shader: the longest loop with loads of its machine code, in a pass of which a thread
+    multiplies so many weights, and its statistics."""
     lines = said[said.rindex("disasm:") :].splitlines()
     labels, longest = {}, range(0)
     for number, line in enumerate(lines):
@@ -177,7 +178,7 @@ def code_of(said: str) -> Code:
                ("VGPRs", "Subgroups per SIMD", "Spilled SGPRs", "Spilled VGPRs", "Scratch size")}  # fmt: skip
     spills = numbers["Spilled SGPRs"] + numbers["Spilled VGPRs"] + numbers["Scratch size"]
     whole = sum(line.startswith("\t") for line in lines)
-    return Code(len(loop) / WEIGHTS, most, numbers["VGPRs"], numbers["Subgroups per SIMD"], spills, whole)
+    return Code(len(loop) / weights, most, numbers["VGPRs"], numbers["Subgroups per SIMD"], spills, whole)
 
 
 def driver(name: str) -> str:
@@ -210,7 +211,7 @@ def counted(
         for name in formats:
             path = folder / f"{name.replace(':', '_')}.spv"
             done = subprocess.run([*again, "--compile", path], env=radv, check=True, capture_output=True, text=True)
-            found[name, family] = code_of(done.stderr)
+            found[name, family] = code_of(done.stderr, int(path.with_suffix(".weights").read_text()))
     return found
 
 

@@ -86,6 +86,11 @@ class Product:
         return TALL // 2 if self.activation else TALL
 
     @property
+    def most(self) -> int:
+        """Return the rows that a thread computes, of all segments."""
+        return TALL
+
+    @property
     def out(self) -> int:
         """Return the numbers of a row of the result."""
         return self.segments[0].rows if self.activation else sum(each.rows for each in self.segments)
@@ -168,23 +173,23 @@ class Product:
     def _calls(self, layouts: Sequence[GpuLayout]) -> Iterator[tuple[int, int, int]]:
         """Yield (layout, first, count) of the functions that multiply: which of the rows of a workgroup."""
         if self.activation and len(layouts) == 2:
-            yield from ((0, 0, TALL // 2), (1, TALL // 2, TALL // 2))
+            yield from ((0, 0, self.most // 2), (1, self.most // 2, self.most // 2))
             return
         for number in range(len(layouts)):
-            yield number, 0, TALL
+            yield number, 0, self.most
 
     def _multiply(self, layout: int, first: int, count: int) -> str:
         """Return a function that adds the products of some rows of a workgroup to its sums."""
         sums = f"ptr<function, array<f32, {self._partials}>>"
         head = f"fn multiply_{layout}_{first}(one: vec4<u32>, two: vec4<u32>, at: u32, thread: u32, sums: {sums}) {{"
-        row = f"at + r % {TALL // 2}u" if self.activation else "at + r"
-        where = f"select(one, two, vec4<bool>(r >= {TALL // 2}u))" if self.activation else "one"
+        row = f"at + r % {self.most // 2}u" if self.activation else "at + r"
+        where = f"select(one, two, vec4<bool>(r >= {self.most // 2}u))" if self.activation else "one"
         adds = any(each.layout.adds for each in self.segments)
         rows = range(first, first + count)
         body = self._one_row(adds, first == 0) if self.rows == 1 else self._many_rows(first == 0, rows)
         values = {
             "R": self.rows, "ROW": row, "WHERE": where, "READ": f"read_{layout}", "FIRST": first, "END": first + count,
-            "UNITS": self.columns // UNIT, "THREADS": self.threads, "VECTORS": self.columns // 4, "TALL": TALL,
+            "UNITS": self.columns // UNIT, "THREADS": self.threads, "VECTORS": self.columns // 4, "TALL": self.most,
             "GAIN": self.gain // 4,
         }  # fmt: skip
         for name, value in values.items():

@@ -71,7 +71,14 @@ class Tile(Product):
     @property
     def tall(self) -> int:
         """Return the rows of each segment that a thread computes."""
-        return TALL // 2 if self.activation else TALL
+        return self.most // 2 if self.activation else self.most
+
+    @property
+    def most(self) -> int:
+        """Return the rows that a thread computes, of all segments: half where decoded floats lie in registers beside
+        the sums of many rows of activations."""
+        decoded = not all(map(self._multiplies_integers, self._layouts))
+        return TALL // 2 if decoded and self.rows > 4 else TALL
 
     @property
     def lanes(self) -> int:
@@ -80,7 +87,7 @@ class Tile(Product):
 
     @property
     def _partials(self) -> int:
-        return (TALL + 1) * self.rows
+        return (self.most + 1) * self.rows
 
     def _multiplies_integers(self, layout: GpuLayout) -> bool:
         return (self.units or self.quantizes) and has_integers(layout)
@@ -95,7 +102,7 @@ class Tile(Product):
         if self.makes:
             writes.append(True)
             sizes.append(units_bytes(self.all_rows, self.width))
-        memory = 4 * (TALL + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
+        memory = 4 * (self.most + 1) * min(self.rows, _AT_ONCE) * self.threads + 4 * self.rows * (UNIT + 1)
         memory += PAIRS_BYTES * len(self._looked_up) + _NEAR_BYTES * self.columns // UNIT * self.quantizes
         memory += making_bytes(self.rows) * self.makes
         return Kernel(plain.code, tuple(writes), tuple(sizes), memory)
@@ -112,7 +119,7 @@ class Tile(Product):
             written.append(len(kinds))
             kinds.append("quantized: array<vec4<u32>>")
         yield declare(kinds, writes=written)
-        count = (TALL + 1) * min(self.rows, _AT_ONCE)
+        count = (self.most + 1) * min(self.rows, _AT_ONCE)
         yield f"var<workgroup> partial: array<f32, {count * self.threads}>;"
         yield f"var<workgroup> values: array<f32, {self.rows * UNIT}>;"
         yield "var<private> keeps: bool;" if self.keeps else ""
@@ -156,7 +163,7 @@ class Tile(Product):
     def _multiply(self, layout: int, first: int, count: int) -> str:
         """Return the function for activations in float32, of the threads that share a row."""
         text = super()._multiply(layout, first, count)
-        plain = f"at + r % {TALL // 2}u" if self.activation else "at + r"
+        plain = f"at + r % {self.most // 2}u" if self.activation else "at + r"
         text = text.replace(f", {plain}, unit", f", {self._row()}, unit")
         return text.replace(f"unit += {self.threads}u", f"unit += {self.lanes}u")
 
@@ -193,7 +200,7 @@ class Tile(Product):
                 {"squares += dot(v, v);" if squares else ""}
                 {" ".join(added)}
             }}
-            {f"(*sums)[{TALL * self.rows + b}] += squares;" if squares else ""}
+            {f"(*sums)[{self.most * self.rows + b}] += squares;" if squares else ""}
             {" ".join(stored)}
         }}
         """
@@ -201,7 +208,7 @@ class Tile(Product):
     def _multiply_integers(self, layout: int, first: int, count: int) -> str:
         """Return the function for units of activations. Rows of these are written out: of a loop that a driver does not
         unroll, the sums would lie in memory."""
-        where = f"select(one, two, vec4<bool>(r >= {TALL // 2}u))" if self.activation else "one"
+        where = f"select(one, two, vec4<bool>(r >= {self.most // 2}u))" if self.activation else "one"
         products = "\n".join(self._row_of_units(self._layouts[layout], b, first, count) for b in range(self.rows))
         return f"""fn multiply_{layout}_{first}(one: vec4<u32>, two: vec4<u32>, at: u32, thread: u32,
         sums: ptr<function, array<f32, {self._partials}>>) {{
@@ -228,7 +235,7 @@ class Tile(Product):
         if self.quantizes:
             lines, squares = [_NEAR], "scales[unit].y"
         if self.gain >= 0 and first == 0:
-            lines.append(f"(*sums)[{TALL * self.rows + b}] += {squares};")
+            lines.append(f"(*sums)[{self.most * self.rows + b}] += {squares};")
         for r in range(count):
             sum = f"(*sums)[{(r + first) * self.rows + b}] += scale * value;"
             lines.append(f"{{ let c = w[{r}]; {_dots(layout)} {sum} }}")
@@ -239,7 +246,7 @@ class Tile(Product):
         filled = "".join(f"fill_read_{number}(thread); " for number in self._looked_up)
         filled += "workgroupBarrier();" if filled else ""
         if self.gain >= 0:
-            norm = f" * inverseSqrt(total({TALL}u, b, part) / {self.columns}.0 + {self.epsilon!r}f)"
+            norm = f" * inverseSqrt(total({self.most}u, b, part) / {self.columns}.0 + {self.epsilon!r}f)"
         return f"""// the sum over the lanes of a part of the workgroup: of its row k, for a row of activations
 fn total(k: u32, b: u32, part: u32) -> f32 {{
     let from = (k * {at_once}u + b % {at_once}u) * {self.threads}u + part * {self.lanes}u;
@@ -268,7 +275,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         at_once = min(self.rows, _AT_ONCE)
         kept = [
             f"partial[{(k * at_once + b) * self.threads}u + thread] = sums[{k * self.rows + start + b}];"
-            for k in range(TALL + 1)
+            for k in range(self.most + 1)
             for b in range(min(at_once, self.rows - start))
         ]
         stores = "\n    ".join(kept)
