@@ -2,6 +2,7 @@
 
     python benchmarks/cuda.py --nvrtc LIBNVRTC [--tools FOLDER] [--formats q4_0,nf4:64,...] [--architectures 61,90]
     python benchmarks/cuda.py --nvrtc LIBNVRTC --blocks [...]   # types of GGUF in the blocks of a file, as layers do
+    python benchmarks/cuda.py --nvrtc LIBNVRTC --seconds [...]  # time to compile alone, of all formats both ways
     python benchmarks/cuda.py --hiprtc LIBHIPRTC [...]          # registers and spills of AMD's, for HIP_ARCHITECTURES
 
 NVRTC compiles each product of 1, 2, 4 and 8 rows of f16, the decoder, and the kernels of whole tokens (``store``,
@@ -182,9 +183,28 @@ def measure(name: str, layout: Layout, library: compiler.Compiler, architectures
             row += f" | {kernel} {code.instructions:5.2f} r{code.registers} {code.occupancy(arch):4.0%} {wrong}"
         misses += missed_too
         print(row, flush=True)
+    return misses + is_late(name, len(architectures), seconds)
+
+
+def is_late(name: str, count: int, seconds: float) -> bool:
+    """Print how long products of a format took to compile; return whether that is longer than the bar."""
     late = seconds > SECONDS
-    print(f"{name}: {len(architectures)} architectures in {seconds:.1f} s (bar: {SECONDS:.0f}){' missed' * late}")
-    return misses + late
+    print(f"{name}: {count} architectures in {seconds:.1f} s (bar: {SECONDS:.0f}){' missed' * late}", flush=True)
+    return late
+
+
+def time_all(names: list[str], library: compiler.Compiler, architectures: list[int]) -> int:
+    """Print how long products of one row take to compile, of formats as they are packed and as files store them; return
+    how many are late."""
+    late = 0
+    for name in names:
+        for blocks in (False, True)[name not in FORMATS : 1 + (name in BLOCKS)]:
+            source, start = product(layout_of(name, blocks), "f16", 1), time.process_time()
+            for arch in architectures:
+                library.compile_now(source, f"sm_{arch}")
+            said = f"{name} in blocks" if blocks else name
+            late += is_late(said, len(architectures), time.process_time() - start)
+    return late
 
 
 def in_tokens(layout: Layout, library: compiler.Compiler, arch: int, tool: str) -> Iterator[tuple[str, Code]]:
@@ -287,7 +307,8 @@ def main() -> int:
     parser.add_argument("--hiprtc", type=Path)
     parser.add_argument("--tools")
     parser.add_argument("--blocks", action="store_true", help="read types of GGUF as files store them")
-    parser.add_argument("--formats", help="default: twelve, with --blocks all")
+    parser.add_argument("--seconds", action="store_true", help="measure the time to compile alone")
+    parser.add_argument("--formats", help="default: twelve, with --blocks all, with --seconds both")
     parser.add_argument("--architectures")
     options = parser.parse_args()
     names = options.formats.split(",") if options.formats else list(BLOCKS if options.blocks else FORMATS)
@@ -299,6 +320,8 @@ def main() -> int:
         parser.error("--nvrtc or --hiprtc")
     library = compiler.load(options.nvrtc, "nvrtc")
     architectures = [each for each in map(int, named or LIMITS) if each in library.architectures]
+    if options.seconds:
+        return int(time_all(names if options.formats else [*dict.fromkeys((*FORMATS, *BLOCKS))], library, architectures) > 0)
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
     tool = tool_in(options.tools)
     misses = sum(measure(name, layout_of(name, options.blocks), library, architectures, tool) for name in names)
