@@ -192,7 +192,7 @@ def test_a_wrong_shader_is_found_by_the_self_check(adapter, monkeypatch):
 
 
 @pytest.mark.parametrize("rung_", ["webgpu.f32", pytest.param("webgpu.int8", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["llama-q4_k_m", "gemma2-q8_0", "gemma3-f32"])
+@pytest.mark.parametrize("name", ["llama-q4_k_m", "gemma2-q8_0", "gemma3-f32", "llama-bf16"])
 def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypatch, name, rung_):
     from rung.kernels.webgpu.gpu import gpu
 
@@ -210,7 +210,7 @@ def test_a_token_is_one_command_buffer_of_five_kernels_a_layer(adapter, monkeypa
     assert rung_ in model.report.rungs.values()
 
 
-@pytest.mark.parametrize("name", ["demo", "gemma3-f32"])
+@pytest.mark.parametrize("name", ["demo", "gemma3-f32", "llama-q4_1"])  # the head of the last is not tied
 def test_tokens_chosen_on_the_device_are_those_of_its_logits(adapter, monkeypatch, name):
     """Over the end of a block of the cache, where each kind of layer has its own rotation and window."""
     model = rung.load("demo", device=adapter.id) if name == "demo" else load(name, adapter)

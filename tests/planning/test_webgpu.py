@@ -7,11 +7,13 @@ import pytest
 from rung.core.errors import DeviceError, DoesNotFit
 from rung.core.types import Capability, Device, Level, Proof, Rung
 from rung.core.value import FrozenDict
+from rung.kernels.webgpu.layouts import gpu_bytes
 from rung.models.lookup import find_outline
 from rung.ops import LADDERS
 from rung.planning import memory, weight_plan
 from rung.planning.check import check
 from rung.planning.check_result import Question
+from rung.planning.network_spec import Subject
 from rung.planning.request import Request, parse_memory
 from rung.planning.solve import choose_device, solve
 from tests.planning.cards import cpu, gemma_2b, p2200
@@ -73,6 +75,17 @@ def test_weights_are_held_once_as_they_are_stored():
     planned = plan(gemma_2b("q4_0", "gguf"), reached(), context=512)
     stored = sum(tensor.bytes for tensor in gemma_2b("q4_0", "gguf").tensors)
     assert planned.placements[0].memory.weights == pytest.approx(stored, rel=0.1)
+
+
+def test_an_embedding_that_is_no_head_lies_on_the_card_as_kernels_read_it():
+    card = gemma_2b("q5_0", "gguf")
+    subject = Subject.of_card(replace(card, decoder=replace(card.decoder, tied_head=False)))
+    for device, packing in ((reached(), "webgpu"), (cpu(), "stored"), (p2200(), "stored")):
+        weights = weight_plan.plan_weights(subject, None, device, "f32", packed=True)
+        (embed,) = (each for each in weights if each.tensor.role == "embed")
+        assert embed.packing == packing
+        if packing == "webgpu":
+            assert embed.bytes == gpu_bytes(embed.format, embed.tensor.shape)
 
 
 @pytest.mark.usefixtures("rungs")

@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import dataclasses
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -444,18 +446,20 @@ def test_tokens_that_a_card_chooses_with_an_adapter_are_those_of_torch(magnitude
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "format", "options"),
     [
-        pytest.param({"temperature": 0}, marks=pytest.mark.slow),
-        pytest.param({"temperature": 1.0, "seed": 4}, marks=pytest.mark.slow),
-        {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5},
+        ("gemma3_text", "q8_0", {"temperature": 0}),
+        pytest.param("gemma3_text", "q8_0", {"temperature": 1.0, "seed": 4}, marks=pytest.mark.slow),
+        ("gemma3_text", "q8_0", {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}),
+        ("llama", "q8_0", {"temperature": 0}),
+        ("llama", "nf4", {"temperature": 0}),
     ],
     ids=str,
 )
-def test_tokens_that_a_card_chooses_are_those_of_its_logits(options, tmp_path, monkeypatch):
-    """A tied head: tokens follow each other without the processor."""
+def test_tokens_that_a_card_chooses_are_those_of_its_logits(name, format, options, tmp_path, monkeypatch):
+    """Tokens follow each other without the processor, with a tied head and with an embedding of its own."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
-    tiny_checkpoint(tmp_path, "gemma3_text", head_dim=32, **sizes)
+    tiny_checkpoint(tmp_path, name, head_dim=32, **sizes)
     gguf_vocabulary(tmp_path)
     keywords = {"max_tokens": 40, "raw": True, **options}
     with rung.simulate("t4") as card, launches() as launched:
@@ -469,6 +473,27 @@ def test_tokens_that_a_card_chooses_are_those_of_its_logits(options, tmp_path, m
         monkeypatch.setattr(step.Step, "look_ahead", lambda self, state: 0)
         model = rung.load(tmp_path, device=card.id, format="q8_0", context=128, cache_type="f32")
         assert "".join(model.generate("The model", **keywords)) == chosen
+
+
+@pytest.mark.parametrize("format", ["f32", "f16", "bf16", "nf4", "int8", "q4_0"])
+def test_rows_of_an_embedding_of_its_own_are_read_as_it_is_stored(format):
+    """Six tokens that the card chooses, which reads their rows, beside logits of rows that the processor looks up."""
+    options = {"head_dim": 64, "linears": ("cuda.rows",), "devices": 1, "ordered": False}
+    case = Case("decode_step", "f32", "f32", (2, 64, 96, 83), FrozenDict(options))
+    encoded = weight(formats.get(format), self_check.VOCABULARY, self_check.HIDDEN)
+    look_up = SimpleNamespace(
+        state=stored.prepare(encoded, "f32", 1), rows=lambda ids: formats.decode(encoded)[list(ids)]
+    )
+    with rung.simulate("3060") as card, launches() as launched:
+        pool, other = (self_check.TinyCache(64, "f32", card.id) for _ in range(2))
+        weights = dataclasses.replace(self_check.weights(case, card.id), look_up=look_up)
+        one = LADDERS["decode_step"].rung("cuda.step").load()
+        state = one.prepare(weights, pool, threads=1)
+        tokens = [5, *one.choose(state, SequenceRows([5], 0, pool), [Row(temperature=0)] * 6)]
+        assert "embed" in launched
+        rows = [SequenceRows([each], at, other, 1) for at, each in enumerate(tokens[:-1])]
+        logits = np.concatenate([one.apply(state, [row]).copy() for row in rows])
+    assert tokens[1:] == logits.argmax(axis=1).tolist()
 
 
 def test_a_choice_is_a_graph_and_two_copies():

@@ -177,6 +177,8 @@ def _weight(
     if climb.rung is None:
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
     looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
+    if tensor.role == "embed" and climb.rung.packing == "webgpu":
+        looked_up = False  # rows are read there, as those of a tied head
     packing = "stored" if looked_up else climb.rung.packing
     resident = _resident_bytes(tensor, chosen, packing, subject)
     return Weight(tensor, chosen, packing, climb.rung.name, resident, reason)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PACKERS = {"r16": "rung.kernels.cpu.pack.packing:pack", "mapped": "rung.kernels.cpu.pack.packing:as_stored"}
 #: Packings that hold no more than the stored weight, or the only ones of their device.
 AS_STORED = ("stored", "webgpu", "mapped")
+#: Packings of an embedding that is no tied head.
+OF_ITS_OWN = ("stored", "webgpu")
 #: Calls with at most this many rows are one class of shapes, calls with more are another.
 FEW = 8
 _MANY = 256
@@ -70,7 +72,7 @@ class Binder:
     def prove(self, cases: Iterable[Case], apart: bool = False) -> None:
         """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet.
 
-        ``apart``: rows are looked up in a weight of their own, which is held as it is stored.
+        ``apart``: rows are looked up in a weight of their own (``OF_ITS_OWN``).
         """
         distinct = list(dict.fromkeys(cases))
         while pairs := [(rung, case) for case in distinct if (rung := self.unproved(case, apart))]:
@@ -88,8 +90,8 @@ class Binder:
 
     def unproved(self, case: Case, apart: bool) -> Rung | None:
         """Return the rung that the case would climb to and that no self-check has proved here, or None."""
-        stored = apart and case.op == "embedding"
-        rung = self._climb(case, lambda name: not stored or name == "stored").rung
+        own = apart and case.op == "embedding"
+        rung = self._climb(case, lambda name: not own or name in OF_ITS_OWN).rung
         known = rung is None or rung.name == "ref" or (rung, self_check.class_of(case)) in self._proofs
         return None if known else rung
 
@@ -153,7 +155,7 @@ class Binder:
             state = resolve(PACKERS[shared])(encoded, self.threads)
         else:
             try:
-                state = self._prepare(rungs[0], encoded)
+                state = self.prepare(rungs[0], encoded)
             except Exception as error:
                 if not rungs[0].plugin:
                     raise
@@ -161,7 +163,7 @@ class Binder:
                 return self.linear(encoded)
         return Linear(self, encoded.format, encoded.shape, (few_case, many_case), rungs, state)
 
-    def _prepare(self, rung: Rung, encoded: Encoded) -> Any:
+    def prepare(self, rung: Rung, encoded: Encoded) -> Any:
         """Return the state of a rung; those of stored weights compute on the device of what they multiply with."""
         options = {"device": location(self.device.id)} if rung.packing in ON_DEVICE else {}
         return rung.load().prepare(encoded, dtype=self.dtype, threads=self.threads, **options)
@@ -316,7 +318,8 @@ class Linear:
 
 
 class Embedding:
-    """Rows of a weight by token id. Shares the state of a tied head; otherwise holds the weight itself."""
+    """Rows of a weight by token id. Shares the state of a tied head; otherwise holds the weight itself, through WebGPU
+    on the GPU as kernels there read it."""
 
     def __init__(self, binder: Binder, encoded: Encoded | None = None, tied: Linear | None = None) -> None:
         self._binder, self._tied = binder, tied
@@ -329,8 +332,8 @@ class Embedding:
     def _bind(self) -> None:
         if self._tied is not None and self._tied.packing in ("stored", "mapped"):
             self._encoded, self._tied = self._tied.encoded(), None  # the same bytes, not a copy
-        packing = self._tied.packing if self._tied is not None else "stored"
-        climb = self._binder.choose(self.case, packing.__eq__)
+        packings = OF_ITS_OWN if self._tied is None else (self._tied.packing,)
+        climb = self._binder.choose(self.case, packings.__contains__)
         if climb.rung is None and self._tied is not None:  # the head's packing cannot be read: a copy of its own
             self._encoded, self._tied = self._tied.encoded(), None
             return self._bind()
@@ -339,8 +342,8 @@ class Embedding:
         if self._tied is not None:
             self.state = self._tied.state  # kept when the head steps down to another packing
         else:
-            threads, dtype = self._binder.threads, self._binder.dtype
-            self.state = self._implementation.prepare(self._encoded, dtype=dtype, threads=threads)
+            assert self._encoded is not None
+            self.state = self._binder.prepare(self.rung, self._encoded)
         return None
 
     def rows(self, ids: Sequence[int]) -> Floats:

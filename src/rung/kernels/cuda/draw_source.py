@@ -18,6 +18,7 @@ from rung.kernels.cpu.sample.record import LN2, LOG2_E, LOWEST_EXPONENT, MASS_BI
 from rung.kernels.cuda.readers import Layout, readers
 from rung.kernels.cuda.source import MOST_AHEAD, MOST_BLOCKS, PRELUDE, THREADS, TYPES, Source, decoded_unit
 from rung.kernels.cuda.step_source import IS_LAST
+from rung.kernels.webgpu.layouts import FLOATS
 
 #: The settings of a choice: 1 / temperature, filters, random bits of each token, the token that is read first, how many
 #: were chosen, and the position of the first.
@@ -64,6 +65,9 @@ def choosing() -> Source:
 def embedding(layout: Layout) -> Source:
     """Return ``embed``: the row of the token that was chosen, of a weight with this layout, times a scale, to the
     hidden state; its rotations, and its position."""
+    if (dtype := layout.base.codes) in FLOATS:
+        text = _EMBED.replace("$values", _FLOATS)
+        return Source(PRELUDE + TYPES[dtype] + _STRUCTS + text, ("embed",))
     text = _EMBED.replace("$values", decoded_unit(layout))
     return Source(PRELUDE + TYPES["f32"] + readers(layout) + _STRUCTS + text, ("embed",))
 
@@ -269,6 +273,13 @@ extern "C" __global__ void BOUNDS(THREADS, 4) drawn(Draw p) {
         return;
     }
 }
+"""
+_FLOATS = r"""    if (unit >= units) return;
+    const value* x = (const value*)p.codes + 32 * ((long long)row * units + unit);
+    for (int i = 0; i < 32; i += 4) {
+        const float4 v = read4(x + i);
+        y[32 * at + i] = v.x; y[32 * at + i + 1] = v.y; y[32 * at + i + 2] = v.z; y[32 * at + i + 3] = v.w;
+    }
 """
 _EMBED = r"""
 struct Embed { const uint4* codes; const u32* highs; const void* scales; const void* heads; float* hidden;

@@ -12,7 +12,7 @@ from string import Template
 
 from rung.core.types import Format
 from rung.kernels.cuda.block_readers import BLOCKS, block_readers
-from rung.kernels.webgpu.layouts import UNIT, GpuLayout
+from rung.kernels.webgpu.layouts import FLOATS, UNIT, GpuLayout
 
 #: Formats whose stored parts are read as they are, beside GGUF's types (``BLOCKS``), which can also be packed.
 STORED = ("nf4", "fp4", "int8", "llm_int8")
@@ -43,10 +43,12 @@ class Layout:
 
 
 def stored(format: Format) -> Layout:
-    """Return the layout of a format of ``STORED``."""
+    """Return the layout of a format of ``STORED``, of GGUF's blocks, or of floats, whose rows alone are read."""
     from rung.formats.families.codebook4 import CODEBOOKS  # and NumPy, which plans do without
 
     family = format.name.split(":")[0]
+    if family in FLOATS:
+        return Layout(GpuLayout(family))
     if family in CODEBOOKS:
         scale = "nested" if format.nested else "float"
         table = tuple(map(float, CODEBOOKS[family]))

@@ -20,10 +20,11 @@ from rung.formats import Encoded
 from rung.formats.families import iq
 from rung.formats.families.codebook4 import DYNAMIC
 from rung.formats.families.microscale import HALF_E4M3
+from rung.kernels.cpu.pack.layouts import divides
 from rung.kernels.cuda import driver, fibers
-from rung.kernels.cuda.block_readers import GRIDS
+from rung.kernels.cuda.block_readers import BLOCKS, GRIDS
 from rung.kernels.cuda.driver import Argument
-from rung.kernels.cuda.readers import Layout, stored
+from rung.kernels.cuda.readers import STORED, Layout, stored
 from rung.kernels.cuda.source import (
     COUNTS,
     MOST_ROWS,
@@ -40,7 +41,7 @@ from rung.kernels.cuda.source import (
 )
 from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.kernels.gpu.stored import Stored, rows_of_slab
-from rung.kernels.webgpu.layouts import UNIT
+from rung.kernels.webgpu.layouts import FLOATS, UNIT
 from rung.kernels.webgpu.packing import pack
 
 #: Weights that are packed at once: each is in the host's memory twice then.
@@ -84,6 +85,8 @@ def of_parts(encoded: Encoded, parts: dict[str, Tensor]) -> Weight:
     """Return a weight that is read as it is stored; ``parts`` are those of ``encoded``, on their device."""
     codes, layout = parts["data"], stored(encoded.format)
     nothing = codes[:0]
+    if layout.base.codes in FLOATS:
+        return Weight(encoded.shape, layout, (codes, nothing, nothing, nothing))
     if layout.blocks:
         table = _table(layout.blocks, codes.device)
         return Weight(encoded.shape, layout, (codes, nothing if table is None else table, codes, nothing))
@@ -103,6 +106,13 @@ def _table(name: str, device: torch.device) -> Tensor | None:
         return None
     grid, factor = GRIDS[name]
     return torch.from_numpy((iq.grid(grid) * factor).astype(np.int8)).to(device)
+
+
+def reads(encoded: Encoded) -> bool:
+    """Return whether kernels read rows of a weight as it is stored: units of 32 columns, in their own order."""
+    format = encoded.format
+    known = format.name.split(":")[0] in (*STORED, *BLOCKS, *FLOATS)
+    return known and format.layout != "ordered" and divides(format, encoded.shape[1])
 
 
 def of_stored(state: Stored, device: torch.device) -> Weight:

@@ -10,11 +10,14 @@ from rung.kernels.webgpu.layouts import UNIT, GpuLayout, address, reader
 THREADS = 64
 
 
-def embed(layout: GpuLayout, rows: int, columns: int, base: int, scale: float, gains: int = 0) -> Kernel:
+def embed(
+    layout: GpuLayout, rows: int, columns: int, base: int, scale: float, gains: int = 0, first: int = 0
+) -> Kernel:
     """Return the kernel that writes the scaled rows of the tokens; workgroups [units / 64, rows of activations].
 
-    Its buffers are words, words, info and y [rows, columns]. With ``gains``, so many of them, it writes the units of
-    rows times the first of these too; its buffers are then these gains and units besides.
+    The weight has the rows of tokens from ``first`` on; those of others are not written. Its buffers are words, words,
+    info and y [rows, columns]. With ``gains``, so many of them, it writes the units of rows times the first of these
+    too; its buffers are then these gains and units besides.
     """
     kinds = ["vectors: array<vec4<u32>>", "words: array<u32>", "info: array<u32>", "y: array<vec4<f32>>"]
     kinds += ["gains: array<vec4<f32>>", "quantized: array<vec4<u32>>"] if gains else []
@@ -28,9 +31,10 @@ var<private> row: array<vec4<f32>, 8>;
 @compute @workgroup_size({THREADS})
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     let unit = id.x;
-    if (unit >= {columns // UNIT}u) {{ return; }}
+    let token = info[{TOKEN}u + id.y] - {first}u;
+    if (unit >= {columns // UNIT}u || token >= {rows}u) {{ return; }}
     var w: array<vec4<f32>, 8>;
-    let f = read_unit({address(layout, rows, columns, base)}, info[{TOKEN}u + id.y], unit, &w);
+    let f = read_unit({address(layout, rows, columns, base)}, token, unit, &w);
     for (var i = 0u; i < 8u; i++) {{
         let scale = select(f.x, f.y, i > 3u);
         row[i] = ({value}) * {scale!r}f;

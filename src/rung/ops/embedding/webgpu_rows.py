@@ -1,4 +1,4 @@
-"""Embedding on a GPU through WebGPU, from the weight of a tied head."""
+"""Embedding on a GPU through WebGPU, from the weight of a tied head or one of its own."""
 
 from __future__ import annotations
 
@@ -33,19 +33,15 @@ class Rows:
 
 def _rows(weight: Matrix, ids: Sequence[int]) -> Floats:
     device, columns = weight.gpu, weight.shape[1]
-    y, first = device.buffer(4 * MOST_ROWS * columns), 0
-    result = np.empty((len(ids), columns), np.float32)
+    y, info, work, first = device.buffer(4 * MOST_ROWS * columns), np.zeros(INFO, np.uint32), [], 0
+    info[TOKEN : TOKEN + len(ids)] = ids
+    uploaded = device.upload([info])
     for piece in weight.pieces:
-        own = [number for number, token in enumerate(ids) if first <= token < first + piece.rows]
-        info = np.zeros(INFO, np.uint32)
-        info[TOKEN : TOKEN + len(own)] = [ids[number] - first for number in own]
+        kernel = embed(weight.layout, piece.rows, columns, piece.base, 1.0, first=first)
+        work.append(device.bind(kernel, [piece.buffer, piece.buffer, uploaded, y], embed_groups(columns), 0))
         first += piece.rows
-        if own:
-            kernel = embed(weight.layout, piece.rows, columns, piece.base, 1.0)
-            buffers = [piece.buffer, piece.buffer, device.upload([info]), y]
-            device.run([device.bind(kernel, buffers, embed_groups(columns), 0)], len(own))
-            result[own] = device.read(y, 0, 4 * len(own) * columns).view(np.float32).reshape(-1, columns)
-    return result
+    device.run(work, len(ids))
+    return device.read(y, 0, 4 * len(ids) * columns).view(np.float32).reshape(-1, columns)
 
 
 RUNG = Rows()

@@ -4,7 +4,7 @@ One row, or up to eight of as many sequences, which share the weights that are r
 rows with adapters, each its own or none, take a kernel more for each product that one of them changes. Prompts, and
 hidden states that somebody wants, are the network's in torch, whose cache it is. What changes from token to token is
 copied to one place before: the kernels and their arguments stay. Tokens of one sequence are chosen there, too, up to 16
-one after the other where the head is tied, so that no logits and no embedding cross the bus.
+one after the other, so that no logits and no embedding cross the bus.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rung.kernels.cuda.driver import Argument, Attend, Draw, Embed, Part, Produc
 from rung.kernels.cuda.readers import Layout
 from rung.kernels.cuda.source import COUNTS, FOUND_BYTES, MOST_AHEAD, THREADS, Source, activation_bytes, counts, tile_of
 from rung.kernels.cuda.step_source import downs, gated, norms, sums
-from rung.kernels.gpu.cuda_products import Packed, Weight, launch, of_stored
+from rung.kernels.gpu.cuda_products import Packed, Weight, launch, of_stored, reads
 from rung.kernels.gpu.stored import Stored
 from rung.kernels.webgpu.layouts import UNIT
 from rung.ops.decode_step.network import Network, TorchGlue
@@ -216,12 +216,16 @@ class Program:
         return Launch(embedding(table.layout), "embed", (-(-table.units // THREADS), 1), argument)
 
     def _embedding(self) -> Weight | None:
-        """Return the weight on the device whose rows are the embedding's, that of a tied head, or None."""
+        """Return the weight on the device that the embedding has its rows from, that of a tied head or one of its own,
+        or None where no kernel reads it."""
         state = getattr(self.weights.look_up, "state", None)
         if isinstance(state, Packed):
             return state.weight
-        tied = isinstance(state, Stored) and state.encoded is self.weights.head.linear.encoded()
-        return self._weight(self.weights.head) if tied else None
+        if not isinstance(state, Stored):
+            return None
+        if state.encoded is self.weights.head.linear.encoded():
+            return self._weight(self.weights.head)
+        return of_stored(state, self.device) if reads(state.encoded) else None
 
     def layout(self, linear: Biased) -> Layout:
         """Return the layout of a weight."""

@@ -180,9 +180,8 @@ class State:
         self.tables = [buffer(self.per_sequence) for _ in range(pool.groups)]
         self.turns = [buffer(each.dims) for each in weights.frequencies]
         rows = getattr(weights.look_up, "state", None)
-        #: The weight of a tied head, which the GPU has the rows of the embedding from.
-        self.embedding = rows if isinstance(rows, Matrix) and len(rows.pieces) == 1 else None
-        self.embed = None if self.embedding is None else self._embed(self.embedding)
+        #: Kernels of the embedding, one for each piece of it; none where the processor looks rows up.
+        self.embed = [*self._embed(rows)] if isinstance(rows, Matrix) else []
         #: Tokens that the GPU has chosen.
         self.chosen = self.gpu.buffer(4 * MOST_AHEAD)
         #: How they are drawn (``rung.kernels.webgpu.draw``).
@@ -191,15 +190,17 @@ class State:
         self.plain = Program(self, None)
         self.adapted: weakref.WeakKeyDictionary[Adapter, Program] = weakref.WeakKeyDictionary()
 
-    def _embed(self, weight: Matrix) -> Dispatch:
-        """Return the kernel of the embedding."""
-        piece, (rows, columns) = weight.pieces[0], weight.shape
-        buffers, first = [piece.buffer, piece.buffer, self.info, self.hidden[0]], self.layers[0]
-        gains = first.vectors.size if self.integers else 0
-        assert first.attention == 0, "the gain of a layer's first norm is the first of its vectors"
-        kernel = embed(weight.layout, rows, columns, piece.base, self.shape.embedding_scale, gains)
-        buffers += [first.vectors.buffer, self.units[0]] if self.integers else []
-        return self.gpu.bind(kernel, buffers, embed_groups(columns), 0)
+    def _embed(self, weight: Matrix) -> Iterator[Dispatch]:
+        layer, columns, first = self.layers[0], weight.shape[1], 0
+        gains = layer.vectors.size if self.integers else 0
+        assert layer.attention == 0, "the gain of a layer's first norm is the first of its vectors"
+        for piece in weight.pieces:
+            buffers = [piece.buffer, piece.buffer, self.info, self.hidden[0]]
+            buffers += [layer.vectors.buffer, self.units[0]] if self.integers else []
+            scale = self.shape.embedding_scale
+            kernel = embed(weight.layout, piece.rows, columns, piece.base, scale, gains, first)
+            yield self.gpu.bind(kernel, buffers, embed_groups(columns), 0)
+            first += piece.rows
 
     def choices(self, draws: bool, filtered: bool) -> list[Dispatch]:
         """Return the kernels that choose a token of the first row of logits and read it next: the likeliest, or one
@@ -285,7 +286,7 @@ class Program:
         inputs, output, widen, narrow = layer.biases
         sums, post = layer.sums + (layer.before >= 0), layer.attention_post
         hidden, after = s.hidden[sums % 2], s.hidden[(sums + (post >= 0)) % 2]
-        looked_up = layer.weights.index == 0 and s.embed is None
+        looked_up = layer.weights.index == 0 and not s.embed
         x, former = s.hidden[layer.sums % 2], layer.before
         if summed := self._sums(layer.vectors, x, hidden, rows, former, layer.attention):
             yield from summed

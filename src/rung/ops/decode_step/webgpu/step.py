@@ -71,7 +71,7 @@ class Step:
 
     def look_ahead(self, state: State) -> int:
         """Return 16, or 1 where the CPU looks rows of the embedding up."""
-        return MOST_AHEAD if state.embed is not None else 1
+        return MOST_AHEAD if state.embed else 1
 
     def choose(self, state: State, rows: SequenceRows, settings: Sequence[Settings]) -> list[int]:
         """Return the next tokens, computed in one command buffer, up to the first that the processor has to draw."""
@@ -180,9 +180,9 @@ def _write_tables(state: State, batch: Sequence[SequenceRows], rows: Sequence[Ro
 
 
 def _embed(state: State, rows: Sequence[Row]) -> list[Dispatch]:
-    """Return the kernel of the embedding, or write its rows, which the CPU looks up."""
-    if state.embed is not None:
-        return [state.embed]
+    """Return the kernels of the embedding, or write its rows, which the CPU looks up."""
+    if state.embed:
+        return state.embed
     found = state.weights.look_up.rows([row.token for row in rows])
     state.gpu.write(state.hidden[0], 0, found * np.float32(state.shape.embedding_scale))
     return []
