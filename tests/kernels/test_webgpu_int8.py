@@ -48,8 +48,8 @@ def test_rounding_is_that_of_thirty_two_numbers_with_a_scale():
     steps = [np.abs(exact).max(axis=2, keepdims=True) / most for most in range(127, 119, -1)]
     others = [((np.rint(exact / np.maximum(step, 1e-30)) * step - exact) ** 2).sum(axis=2) for step in steps]
     missed = ((rounded(x) - x).reshape(3, 3, 32).astype(np.float64) ** 2).sum(axis=2)
-    np.testing.assert_allclose(missed, np.min(others, axis=0), rtol=1e-3)
-    assert missed.sum() < 0.9 * others[0].sum()
+    assert (missed <= (1 + 1e-3) * np.min(others, axis=0)).all()
+    assert missed.sum() < 0.85 * others[0].sum()
     np.testing.assert_array_equal(units[..., 9:11].view(np.int32), codes.reshape(3, 3, 2, 16).sum(axis=3))
 
 

@@ -44,14 +44,14 @@ VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 
 class _Linear:
     """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many. ``rounds``: activations
-    are first rounded to signed bytes, without a search for scales in ``plain_rows`` or fewer."""
+    are first rounded to signed bytes, in ``near_rows`` or fewer as a workgroup does for itself."""
 
-    def __init__(self, encoded: Encoded, rung: str, device: str, rounds: bool = False, plain_rows: int = 0) -> None:
+    def __init__(self, encoded: Encoded, rung: str, device: str, rounds: bool = False, near_rows: int = 0) -> None:
         few = LADDERS["linear"].rung(rung)
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, device))
-        self._encoded, self._device, self._rounds, self._plain_rows = encoded, device, rounds, plain_rows
+        self._encoded, self._device, self._rounds, self._near_rows = encoded, device, rounds, near_rows
 
     def encoded(self) -> Encoded:
         return self._encoded
@@ -68,7 +68,7 @@ class _Linear:
             import torch
 
             return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._device))).cpu())
-        x = rounded(x, len(x) > self._plain_rows) if self._rounds else x
+        x = rounded(x, len(x) <= self._near_rows) if self._rounds else x
         rung = self._few if len(x) <= FEW else self._many
         if room is not None and hasattr(rung, "multiply_into"):
             y = room.array(len(x), self._encoded.shape[0])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rung.kernels.webgpu.gpu import Kernel
 from rung.kernels.webgpu.info import SELECTED, declare
-from rung.kernels.webgpu.int8.units import VECTORS, lanes, making_bytes, quantize, units_bytes
+from rung.kernels.webgpu.int8.units import NEAR, VECTORS, lanes, making_bytes, quantize, units_bytes
 from rung.kernels.webgpu.layouts import (
     CODES,
     PAIRS_BYTES,
@@ -327,27 +327,42 @@ fn activations(b: u32, i: u32) -> vec4<f32> {{
 
     def _fill(self) -> str:
         """Return the function that makes the units of the row, eight numbers a thread: their largest lies in
-        ``partial`` before the scale of 32 is known, and always becomes 127: each workgroup would search anew. A number
-        that is none has the largest bits. The first workgroup writes the sums."""
+        ``partial`` before the scale of 32 is known, then how much codes miss them by each of ``NEAR``. A number that is
+        none has the largest bits. The first workgroup writes the sums."""
         jobs, threads = self.columns // 8, self.threads
         keep = "if (keeps) { kept[2u * at] = one; kept[2u * at + 1u] = two; }" if self.keeps else ""
         first, second = (f" * gains[{self.gain // 4}u + 2u * at{n}]" if self.gain >= 0 else "" for n in ("", " + 1u"))
+        at = [f"{(2 + k) * threads}u" for k in range(len(NEAR))]
+        tries = " ".join(
+            f"partial[{a} + thread] = miss_of(v, w, most, {code}.0);" for a, code in zip(at, NEAR, strict=True)
+        )
+        pick = "let found_# = four(@ + (thread & ~3u)); if (found_# < least) { least = found_#; code = #.0; }"
+        picks = " ".join(pick.replace("#", str(code)).replace("@", a) for a, code in zip(at[1:], NEAR[1:], strict=True))
         return f"""var<workgroup> near: array<u32, {2 * jobs}>;
 var<workgroup> scales: array<vec2<f32>, {jobs // 4}>;
 fn bits(v: vec4<f32>) -> vec4<u32> {{ return bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu); }}
+fn miss_of(v: vec4<f32>, w: vec4<f32>, most: f32, code: f32) -> f32 {{
+    let inverse = select(0.0, code / most, most > 1e-30);
+    let one = round(v * inverse) - v * inverse;
+    let two = round(w * inverse) - w * inverse;
+    return (dot(one, one) + dot(two, two)) / (code * code);
+}}
+fn four(at: u32) -> f32 {{ return partial[at] + partial[at + 1u] + partial[at + 2u] + partial[at + 3u]; }}
 fn fill(keeps: bool, thread: u32) {{
     for (var begin = 0u; begin < {jobs}u; begin += {threads}u) {{
         let at = begin + thread;
         var v = vec4<f32>(0.0);
         var w = vec4<f32>(0.0);
+        var largest = 0u;
+        var most = 0.0;
         if (at < {jobs}u) {{
             let one = activations(0u, 2u * at);
             let two = activations(0u, 2u * at + 1u);
             {keep}
             v = one{first};
             w = two{second};
-            let largest = max(bits(v), bits(w));
-            partial[2u * thread] = bitcast<f32>(max(max(largest.x, largest.y), max(largest.z, largest.w)));
+            let each = max(bits(v), bits(w));
+            partial[2u * thread] = bitcast<f32>(max(max(each.x, each.y), max(each.z, each.w)));
             partial[2u * thread + 1u] = dot(one, one) + dot(two, two);
         }}
         workgroupBarrier();
@@ -355,13 +370,21 @@ fn fill(keeps: bool, thread: u32) {{
             let own = 2u * (thread & ~3u);
             let left = max(bitcast<u32>(partial[own]), bitcast<u32>(partial[own + 2u]));
             let right = max(bitcast<u32>(partial[own + 4u]), bitcast<u32>(partial[own + 6u]));
-            let largest = max(left, right) & 0x7fffffffu;
-            let most = bitcast<f32>(largest);
-            let inverse = select(0.0, 127.0 / most, most > 1e-30);
+            largest = max(left, right) & 0x7fffffffu;
+            most = bitcast<f32>(largest);
+            {tries}
+        }}
+        workgroupBarrier();
+        if (at < {jobs}u) {{
+            let own = 2u * (thread & ~3u);
+            var code = {NEAR[0]}.0;
+            var least = four({2 * threads}u + (thread & ~3u));
+            {picks}
+            let inverse = select(0.0, code / most, most > 1e-30);
             near[2u * at] = pack4xI8(vec4<i32>(round(v * inverse)));
             near[2u * at + 1u] = pack4xI8(vec4<i32>(round(w * inverse)));
             if (thread % 4u == 0u) {{
-                let factor = bitcast<f32>(select(bitcast<u32>(most / 127.0), 0x7fc00000u, largest >= 0x7f800000u));
+                let factor = bitcast<f32>(select(bitcast<u32>(most / code), 0x7fc00000u, largest >= 0x7f800000u));
                 let squares = partial[own + 1u] + partial[own + 3u] + partial[own + 5u] + partial[own + 7u];
                 scales[at / 4u] = vec2<f32>(factor, squares);
             }}
