@@ -156,7 +156,7 @@ def compile_spirv(path: Path, bindings: int = 10) -> None:
 
 
 def code_of(said: str, weights: int) -> Code:
-    """Return what RADV says of a shader: the longest loop with loads of its machine code, in a pass of which a thread
+    """Read what RADV says of a shader: the longest loop with loads of its machine code, in a pass of which a thread
     multiplies so many weights, and its statistics."""
     lines = said[said.rindex("disasm:") :].splitlines()
     labels, longest = {}, range(0)
