@@ -321,7 +321,8 @@ def main() -> int:
     library = compiler.load(options.nvrtc, "nvrtc")
     architectures = [each for each in map(int, named or LIMITS) if each in library.architectures]
     if options.seconds:
-        return int(time_all(names if options.formats else [*dict.fromkeys((*FORMATS, *BLOCKS))], library, architectures) > 0)
+        every = names if options.formats else [*dict.fromkeys((*FORMATS, *BLOCKS))]
+        return int(time_all(every, library, architectures) > 0)
     print(f"NVRTC {library.version}, one row: instructions a weight, registers, occupancy")
     tool = tool_in(options.tools)
     misses = sum(measure(name, layout_of(name, options.blocks), library, architectures, tool) for name in names)

@@ -448,10 +448,10 @@ def test_tokens_that_a_card_chooses_with_an_adapter_are_those_of_torch(magnitude
 @pytest.mark.parametrize(
     ("name", "format", "options"),
     [
-        ("gemma3_text", "q8_0", {"temperature": 0}),
+        pytest.param("gemma3_text", "q8_0", {"temperature": 0}, marks=pytest.mark.slow),
         pytest.param("gemma3_text", "q8_0", {"temperature": 1.0, "seed": 4}, marks=pytest.mark.slow),
         ("gemma3_text", "q8_0", {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}),
-        ("llama", "q8_0", {"temperature": 0}),
+        pytest.param("llama", "q8_0", {"temperature": 0}, marks=pytest.mark.slow),
         ("llama", "nf4", {"temperature": 0}),
     ],
     ids=str,

@@ -28,6 +28,7 @@ from rung.models.settings import Settings
 
 __all__ = ["DESCRIPTIONS", "Description"]
 
+
 def _found(package: ModuleType) -> Iterator[Description]:
     """Yield ``DESCRIPTIONS`` of each module of a folder, by name."""
     for name in module_names(package.__path__):
