@@ -35,8 +35,9 @@ from tests.tiny import gguf_vocabulary, tiny_checkpoint
 from tests.training.lora import KINDS, adapted
 
 pytestmark = pytest.mark.skipif(not fibers.compiler(), reason="no C++ compiler is here")
+slow = partial(pytest.param, marks=pytest.mark.slow)
 #: Of the compute capabilities 6.1, 7.0, 7.5 and 8.6, and one of AMD's.
-CARDS = ("p2200", *(pytest.param(name, marks=pytest.mark.slow) for name in ("v100", "t4", "3060")), "7900 xtx")
+CARDS = ("p2200", *(slow(name) for name in ("v100", "t4", "3060")), "7900 xtx")
 OPTIONS = {"max_tokens": 6, "temperature": 0, "raw": True}
 
 
@@ -309,7 +310,7 @@ def test_a_token_is_a_graph_of_five_kernels_a_layer(monkeypatch):
     "name",
     [
         *("gemma3_text", "phi3", "qwen2-iq4_nl"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "gemma2-nf4", "qwen2", "qwen3")),
+        *(slow(name) for name in ("gemma2", "gemma2-nf4", "qwen2", "qwen3")),
     ],
 )
 def test_logits_of_a_graph_are_those_of_the_processor(name, tmp_path):
@@ -448,10 +449,10 @@ def test_tokens_that_a_card_chooses_with_an_adapter_are_those_of_torch(magnitude
 @pytest.mark.parametrize(
     ("name", "format", "options"),
     [
-        pytest.param("gemma3_text", "q8_0", {"temperature": 0}, marks=pytest.mark.slow),
-        pytest.param("gemma3_text", "q8_0", {"temperature": 1.0, "seed": 4}, marks=pytest.mark.slow),
+        slow("gemma3_text", "q8_0", {"temperature": 0}),
+        slow("gemma3_text", "q8_0", {"temperature": 1.0, "seed": 4}),
         ("gemma3_text", "q8_0", {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}),
-        pytest.param("llama", "q8_0", {"temperature": 0}, marks=pytest.mark.slow),
+        slow("llama", "q8_0", {"temperature": 0}),
         ("llama", "nf4", {"temperature": 0}),
     ],
     ids=str,
@@ -516,14 +517,7 @@ def test_a_choice_is_a_graph_and_two_copies():
         assert len(tokens) == 16
 
 
-@pytest.mark.parametrize(
-    ("name", "format"),
-    [
-        ("qwen3", "q8_0"),
-        pytest.param("gemma2", "q8_0", marks=pytest.mark.slow),
-        pytest.param("qwen3", "nf4", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("name", "format"), [("qwen3", "q8_0"), slow("gemma2", "q8_0"), slow("qwen3", "nf4")])
 def test_the_plan_counts_the_buffers_of_programs(name, format, tmp_path, monkeypatch):
     """Within 3 % of what the allocator of a card gave, of one row and of eight, with adapters and without; nf4 takes
     activations as floats."""
