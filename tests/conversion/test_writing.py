@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -186,8 +187,14 @@ def test_compiled_encoders_write_the_same_files(kind, format, source, tmp_path, 
 
 def test_the_next_tensor_is_read_ahead(source, tmp_path, monkeypatch):
     read_ahead, job = [], quantizing(open_card(source), "gguf", "q8_0", {})
-    monkeypatch.setattr(Reader, "ahead", lambda reader, tensor: read_ahead.append(tensor.name))
-    write(job, tmp_path / "x.gguf", 1)
+    began = threading.Event()
+
+    def ahead(reader, tensor):
+        read_ahead.append(tensor.name)
+        began.set()
+
+    monkeypatch.setattr(Reader, "ahead", ahead)
+    write(job, tmp_path / "x.gguf", 1, progress=lambda label, done, total: done == 0 or began.wait(60))
     names = [step.tensor.name for step in job.steps[1:]]
     assert read_ahead
     assert read_ahead == names[: len(read_ahead)]  # the last ones are dropped where the work ended before them

@@ -63,7 +63,7 @@ def _arguments(name: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "name", (pytest.param(name, marks=pytest.mark.slow if name == "UNet2DConditionModel" else ()) for name in SMALL)
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "UNet2DConditionModel" else ()) for name in SMALL]
 )
 def test_every_argument_is_read_or_refused(name):
     """One argument after the other is changed; what diffusers builds from that must be what is described."""
