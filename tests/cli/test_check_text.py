@@ -48,7 +48,7 @@ def pipeline(tmp_path):
 
 def described(memory):
     """The parts as the text names them, of the JSON."""
-    return [f"{NAMES.get(name, name)} {size(count)}" for name, count in memory.items() if count and name != "total"]
+    return [f"{NAMES.get(name, name)} {size(nbytes)}" for name, nbytes in memory.items() if nbytes and name != "total"]
 
 
 def choices_of(rung, *arguments):

@@ -31,13 +31,13 @@ def test_a_new_file_has_the_permissions_of_any_other(tmp_path):
 
 def test_a_cache_loses_what_was_used_longest_ago(tmp_path):
     for age, name in enumerate(("new", "folder", "old")):
-        folder = tmp_path / name
+        path = tmp_path / name
         if name == "folder":
-            folder.mkdir()
-            (folder / "part").write_bytes(bytes(100))
+            path.mkdir()
+            (path / "part").write_bytes(bytes(100))
         else:
-            folder.write_bytes(bytes(100))
-        os.utime(folder, (1e9 - age, 1e9 - age))
+            path.write_bytes(bytes(100))
+        os.utime(path, (1e9 - age, 1e9 - age))
     trim(tmp_path, 300)
     assert len(list(tmp_path.iterdir())) == 3
     trim(tmp_path, 199)

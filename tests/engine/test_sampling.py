@@ -327,6 +327,21 @@ def test_a_mask_says_which_tokens_may_follow(model):
         answer(model, mask=lambda tokens: np.zeros(1, np.uint64))
     with pytest.raises(UsageError, match="words of uint64"):
         answer(model, mask=lambda tokens: [1])
+
+    class Forcing:
+        def __init__(self, *tokens: Any) -> None:
+            self.tokens = tokens
+
+        def __call__(self, tokens: Any) -> None:
+            return None
+
+        def forced(self, tokens: Any) -> Any:
+            return self.tokens
+
+    assert answer(model, mask=Forcing(67, 68))["tokens"][1:3] == [67, 68]
+    for wrong in (model.backend.vocabulary, -5, 2**40, "x", 3.5):
+        with pytest.raises(UsageError, match="integers from 0 to"):
+            answer(model, mask=Forcing(67, wrong))
     with pytest.raises(UsageError, match="No token is allowed here"):
         answer(model, mask=lambda tokens: np.zeros(-(-model.backend.vocabulary // 64), np.uint64))
     with pytest.raises(ZeroDivisionError):

@@ -534,6 +534,38 @@ def test_tokens_that_a_mask_forces_are_computed_together_and_the_same(several, b
     assert steps[3] < steps[0] or several > 16
 
 
+class Sixteen(Narrow):
+    """A mask that forces sixteen tokens, as many as a step has rows, after the first one."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def allowed(self, said) -> list[int]:
+        return [1] if len(said) in range(1, 17) else [2, 3]
+
+
+@pytest.mark.parametrize("same_bytes", [True, False])
+@pytest.mark.parametrize("most", [14, 15, 16])
+def test_forced_tokens_fit_a_step_and_prompts_beside_them_stay_short(most, same_bytes):
+    decoder = toy(context=4096, blocks=2000, parallel=2)
+    decoder.step.same_bytes = lambda state: same_bytes
+    scheduler = Scheduler(decoder, lambda logits, rows: RUNG.apply(None, logits, rows), latency_goal=1e-9)
+    one = sequence([1, 2], 40, context=4096, sampler=Sampler(Sampling(), mask=Sixteen(most)))
+    other = sequence([1] * 3000, 1, owner="other", context=4096)
+    scheduler.add(one)
+    while not one.ahead:
+        scheduler.advance(one)
+    while one.take() is not None:
+        pass
+    scheduler.add(other)
+    decoder.step.batches.clear()
+    while not decoder.step.batches:
+        scheduler.advance(one, other)
+    (rows, of_prompt), *_ = decoder.step.batches
+    assert rows == (min(most, 15) + 1 if same_bytes else 1)
+    assert of_prompt <= 4
+
+
 def test_tokens_whose_log_probabilities_are_wanted_are_not_forced():
     chosen = Sampler(Sampling(logprobs=True), mask=Narrow(1, 40))
     (said,) = added(toy(), sequence([1, 2], sampler=chosen))

@@ -30,7 +30,7 @@ OPTIONS = Options(format="f32", rank=4, epochs=2, learning_rate=1e-2, batch=4, m
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     """A base, its data, and an adapter that was trained without interruption."""
-    folder = tmp_path_factory.mktemp("made")
+    folder = tmp_path_factory.mktemp("models")
     chat_folder(folder / "base")
     write(folder / "data.jsonl", *map(question, range(12)), "{")
     notes = []

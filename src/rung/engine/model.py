@@ -146,7 +146,7 @@ class Model:
         """Return the result of an answer, and note its speed for ``report``."""
         sequence, seconds = answer.sequence, answer.sequence.seconds
         cached = sequence.cached or 0
-        steps = max(len(answer.tokens) - (reason != "end"), 0)
+        steps = max(len(answer.tokens) - (reason != "end") - sequence.uncomputed, 0)
         read = sequence.prompt - cached if answer.first_token_seconds else 0
         decode = steps / seconds["decode"] if steps and seconds["decode"] else 0.0
         prefill = read / seconds["prefill"] if seconds["prefill"] else 0.0

@@ -300,18 +300,26 @@ class _CountedTokens:
 
 
 class CheckedMask:
-    """A mask that raises ``UsageError`` where another one gives what is no mask of so many tokens."""
+    """A mask that raises ``UsageError`` where another one gives what is no mask, or are no tokens, of a vocabulary."""
 
     def __init__(self, mask: TokenMask, vocabulary: int) -> None:
         self._mask, self._vocabulary = mask, vocabulary
+        self._unchecked: Forced | None = getattr(mask, "forced", None)
         #: See ``Sampler``.
-        self.forced: Forced | None = getattr(mask, "forced", None)
+        self.forced: Forced | None = None if self._unchecked is None else self._checked_tokens
 
     def __call__(self, answer: Sequence[int]) -> npt.NDArray[np.uint64] | None:
         """Return the words of the other one, or None. Raises ``UsageError``."""
         found, words = self._mask(answer), -(-self._vocabulary // 64)
         if found is not None and (getattr(found, "dtype", None) != np.uint64 or found.shape != (words,)):
             raise UsageError(f"mask must return None or {words} words of uint64, for {self._vocabulary:,} tokens.")
+        return found
+
+    def _checked_tokens(self, answer: Sequence[int]) -> Sequence[int]:
+        assert self._unchecked is not None
+        found = list(self._unchecked(answer))
+        if not all(isinstance(each, int) and 0 <= each < self._vocabulary for each in found):
+            raise UsageError(f"mask.forced must return tokens, which are integers from 0 to {self._vocabulary - 1:,}.")
         return found
 
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from rung.core.errors import DeviceError, NoRung, OutOfMemory
 from rung.engine.scheduling.kv_cache import Tokens, common_length
-from rung.engine.scheduling.sequence import Outcome, Sequence, rows_of_answers
-from rung.engine.scheduling.speculator import MOST_ROWS, Draft, Speculator
+from rung.engine.scheduling.sequence import MOST_ROWS, Outcome, Sequence, rows_of_answers
+from rung.engine.scheduling.speculator import Draft, Speculator
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter
@@ -411,6 +411,8 @@ class Scheduler:
         active = self._active()
         left = {each: len(each.ids) - each.computed for each in active}
         rows = rows_of_answers(left, MOST_ROWS)
+        if not self._backend.same_bytes:  # answers are computed token by token
+            rows = dict.fromkeys(rows, 1)
         room = self._prompt_rows(sum(rows.values())) if rows else self._chunk
         active.sort(key=lambda each: (each not in rows, self._served.get(each.owner, 0.0)))
         batch: list[Part] = []
@@ -480,7 +482,7 @@ class Scheduler:
         """
         if not self._backend.same_bytes and sequence.shares:
             left = max(min(left, sequence.prompt - sequence.computed), 1)
-        return self._backend.chunk(min(left, sequence.most_rows) if sequence.most_rows else left)
+        return min(left, self._backend.chunk(min(left, sequence.most_rows) if sequence.most_rows else left))
 
     def _prompt_rows(self, others: int) -> int:
         """Return how many rows of prompts a step may have so that ``others`` have their tokens in time."""

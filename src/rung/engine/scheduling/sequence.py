@@ -18,6 +18,9 @@ from rung.formats.codec import Floats
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.token_choice import Chosen, Row
 
+#: Rows of a step of next tokens: more are computed another way.
+MOST_ROWS = 16
+
 
 class Outcome(NamedTuple):
     """Hold what a step computed of a sequence.
@@ -112,7 +115,7 @@ class Sequence:
 
 def rows_of_answers(left: Mapping[Sequence, int], most: int) -> dict[Sequence, int]:
     """Return how many tokens a step computes of each sequence that is in its answer, ``most`` in all if there are not
-    more sequences: the last one of each, and those before it that were known when it was chosen.
+    more sequences: the next one of each, and those after it that were forced when it was chosen.
 
     ``left`` are the tokens that are not computed. Where those of an answer are many they are no tokens of a step, but
     read as a prompt's: a cache was given back.
@@ -146,6 +149,8 @@ class TokenSequence(Sequence):
         self._sampler, self._ends, self._context, self._most = sampler, ends, context, most
         self.guesser = Guesser()
         self._taken = 0
+        #: Tokens at the end of an answer that no step has computed, since what followed them was forced.
+        self.uncomputed = 0
 
     def go_on_after(self, tokens: Many[int]) -> None:
         """Have it go on after tokens of the answer that are known, before it begins. Nobody has taken them yet."""
@@ -219,10 +224,11 @@ class TokenSequence(Sequence):
 
     def _append_forced(self) -> None:
         """Append the tokens that must follow, whatever their logits are; the next step computes them together."""
-        for token in self._sampler.forced(self.ids[self.prompt :]):
+        for before, token in enumerate(self._sampler.forced(self.ids[self.prompt :])[: MOST_ROWS - 1]):
             if self.ended:
                 return
             if token in self._ends:
+                self.uncomputed = 1 + before
                 self.end("end")
                 return
             self.ids.append(token)

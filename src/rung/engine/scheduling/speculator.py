@@ -9,7 +9,7 @@ from collections.abc import Sequence as Many
 from rung.core.errors import OutOfMemory
 from rung.engine.decoder import Decoder
 from rung.engine.scheduling.kv_cache import Cache
-from rung.engine.scheduling.sequence import Sequence
+from rung.engine.scheduling.sequence import MOST_ROWS, Sequence
 from rung.engine.scheduling.speculation import Acceptance, Candidate, History, StepSeconds, allocate
 
 #: Tokens that a sequence may be behind and still be guessed for, and those that it reads in a step to catch up.
@@ -129,8 +129,6 @@ class Draft:
 
 #: Owners whose answers are remembered.
 _MOST_OWNERS = 64
-#: Rows of a step of next tokens: more are computed another way.
-MOST_ROWS = 16
 #: Steps in a row in which no guess of a draft model pays, after which it reads no more of a sequence.
 _USELESS = 8
 

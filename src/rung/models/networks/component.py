@@ -39,10 +39,12 @@ class _Descriptions(Registry[Description]):
     """The folders' descriptions, imported when one is looked up: decoders that rung runs need none of them."""
 
     def _complete(self) -> None:
-        if not self._items:
+        if not self._items:  # filled at once: another thread may look one up meanwhile
+            found = Registry[Description]("description")
             for package in (text, encoders, diffusion):
                 for description in _found(package):
-                    self.register(description.model_type, description)
+                    found.register(description.model_type, description)
+            self._items = dict(found)
 
 
 #: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.architectures``.

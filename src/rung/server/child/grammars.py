@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rung.core.errors import UsageError
 from rung.engine.model import Model
 from rung.engine.scheduling.kv_cache import common_length
-from rung.engine.scheduling.speculator import MOST_ROWS
+from rung.engine.scheduling.sequence import MOST_ROWS
 from rung.run.script_process import ScriptProcess
 from rung.server.protocol import Grammar
 
@@ -111,14 +111,15 @@ class Mask:
         return words
 
     def forced(self, answer: Sequence[int]) -> list[int]:
-        """Return the tokens that must follow, up to a step of them, and one that ends an answer that is whole.
+        """Return the tokens that must follow, as many as fit a step with the one before, and one that ends an answer
+        that is whole.
 
         Each is found for itself, as the mask at its place would let it through: the text of all that follow may fall
         into other tokens where it does not begin at the first.
         """
         self._read_to(answer)
         found: list[int] = []
-        while len(found) < MOST_ROWS and not self._matcher.is_error():
+        while len(found) < MOST_ROWS - 1 and not self._matcher.is_error():
             if self._matcher.is_stopped():
                 return [*found, self._end]
             if not (tokens := self._matcher.compute_ff_tokens()):

@@ -104,11 +104,13 @@ def _targets(paths: Iterable[Path]) -> list[Path]:
 
 def _writable(prefix_cache: str | None, slots: str) -> list[Path]:
     """Return the folders of caches, with one for temporary files, which go there from now on."""
-    caches = [CACHE.read() / name for name in (_KERNELS, _PROOFS, _TEMPORARY)]
+    kernel_cache, proofs, temporary = caches = [CACHE.read() / name for name in (_KERNELS, _PROOFS, _TEMPORARY)]
     with contextlib.suppress(OSError):
-        for each in caches:
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.environ["TMPDIR"] = tempfile.tempdir = str(caches[-1])
+        temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+    for each in (kernel_cache, proofs):
+        with contextlib.suppress(OSError):
+            each.mkdir(parents=True, exist_ok=True)
     kernels = os.environ.get("NUMBA_CACHE_DIR", "")
     prefixes = [open_folder(prefix_cache)[0]] if prefix_cache else []
     saved = [open_folder(slots, "--slot-save-path")[0]] if slots else []

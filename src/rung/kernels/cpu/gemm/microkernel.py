@@ -148,7 +148,7 @@ class Tile:
                 (scales, [v.fma_f32.emit(b, scale, by, each) for scale, each in zip(scales, minima, strict=True)])
                 for scales, minima in headers
             ]
-        headers = [(self.each(scales), self.each(minima)) for scales, minima in headers]
+        headers = [(self.each(scales), minima) for scales, minima in headers]
         for part in range(layout.parts):
             sums = tile * (36 + 4 * part)
             dots = self._dots(places, x, part, codebook)
