@@ -1,5 +1,7 @@
 """Attention through WebGPU in parts, against float64 and against attention in one piece."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -123,3 +125,21 @@ def test_rows_of_any_length_see_what_they_shall(adapter, size, kind, window, sof
     short = [number for number, at in enumerate(positions) if at < ONE_PART]
     assert (found[short] == whole[short]).all()
     assert window == 300 or (found != whole).any()
+
+
+@pytest.mark.parametrize("makes", [False, True])
+@pytest.mark.parametrize("size", [64, 256])
+def test_memory_of_a_workgroup_is_counted_as_it_is_declared(size, makes):
+    words = size // 4
+    heads = Heads(HEADS, KV_HEADS, size, BLOCK, False, 2 * words, words, words, words, 64 * words, 4, True)
+    sight, turn = Sight(1.0, None, None), Turn(size, False, 4, -1, -1, 1e-6)
+    kernels = [
+        rope_and_store(heads, turn),
+        join_parts(heads, sight, True, makes),
+        join_parts(heads, sight, False, makes),
+    ]
+    kernels += [attend(heads, sight, each, makes, parted) for each in (turn, None) for parted in (False, True)]
+    for kernel in kernels:
+        declared = re.findall(r"var<workgroup> \w+: array<(?:atomic<)?[fiu]32>?, (\d+)>", kernel.code)
+        assert len(declared) == kernel.code.count("var<workgroup>")
+        assert 4 * sum(map(int, declared)) == kernel.workgroup_bytes

@@ -311,7 +311,8 @@ var<workgroup> query: array<f32, {size}>;
 }}"""
     reaches = [part_bytes(heads.heads, size), 4 * INFO, 4 * MOST_ROWS * heads.heads * size]
     reaches += [units_bytes(MOST_ROWS, heads.heads * size)] if makes else []
-    return Kernel(code, (False, False, True, True)[: len(kinds)], tuple(reaches), 4 * size)
+    memory = 4 * size + making_bytes(size // UNIT) * makes
+    return Kernel(code, (False, False, True, True)[: len(kinds)], tuple(reaches), memory)
 
 
 def _span(sight: Sight, mine: int) -> str:
