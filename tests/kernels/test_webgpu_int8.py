@@ -92,6 +92,7 @@ def test_wrong_shaders_are_found_by_the_self_check(adapter, monkeypatch):
 
     options = FrozenDict({"head_dim": 64, "linears": ("webgpu.rows",), "devices": 1})
     case, rung = Case("decode_step", "f16", "f32", (2, 64, 96, 83), options), LADDERS["decode_step"].rung("webgpu.int8")
+    assert self_check.check(rung, case, adapter.id) == ""
     plain = tiles.Tile.kernel
     for right, fault in (
         ("sums += select(vec2<i32>(sum, 0)", "sums -= select(vec2<i32>(sum, 0)"),
@@ -99,6 +100,8 @@ def test_wrong_shaders_are_found_by_the_self_check(adapter, monkeypatch):
         ("squares += dot(number, number)", "squares += dot(v[i], v[i])"),
         ("vec2<f32>(factor, squares)", "vec2<f32>(factor, 1.1 * squares)"),
         ("partial[own + 6u]", "partial[own + 4u]"),
+        ("if (found_125 < least)", "if (found_125 > 1e30)"),
+        ("if (found_125 < least)", "if (found_125 > least)"),
     ):
         faulty = lambda self, r=right, f=fault: (k := plain(self))._replace(code=k.code.replace(r, f))  # noqa: E731
         monkeypatch.setattr(tiles.Tile, "kernel", faulty)

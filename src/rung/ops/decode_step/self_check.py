@@ -44,14 +44,16 @@ VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 
 class _Linear:
     """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many. ``rounds``: activations
-    are first rounded to signed bytes, in ``near_rows`` or fewer as a workgroup does for itself."""
+    are first rounded to signed bytes, those of one row as a workgroup does for itself where it is ``behind_norm``."""
 
-    def __init__(self, encoded: Encoded, rung: str, device: str, rounds: bool = False, near_rows: int = 0) -> None:
+    def __init__(
+        self, encoded: Encoded, rung: str, device: str, rounds: bool = False, behind_norm: bool = False
+    ) -> None:
         few = LADDERS["linear"].rung(rung)
         self._few, self.without_torch = few.load(), few.without_torch
         self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2, **on(few, device))
-        self._encoded, self._device, self._rounds, self._near_rows = encoded, device, rounds, near_rows
+        self._encoded, self._device, self._rounds, self._behind_norm = encoded, device, rounds, behind_norm
 
     def encoded(self) -> Encoded:
         return self._encoded
@@ -68,7 +70,7 @@ class _Linear:
             import torch
 
             return np.asarray(self(torch.from_numpy(x).to(tensor_device(self._device))).cpu())
-        x = rounded(x, len(x) <= self._near_rows) if self._rounds else x
+        x = rounded(x, self._behind_norm and len(x) == 1) if self._rounds else x
         rung = self._few if len(x) <= FEW else self._many
         if room is not None and hasattr(rung, "multiply_into"):
             y = room.array(len(x), self._encoded.shape[0])
@@ -148,7 +150,7 @@ class _Parts:
         if not formats.get(format).divides(columns):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
         rounds = self._rounds and (self._whole or not role.endswith(".o"))
-        return _Linear(self._encoded(role, format), rung, self._device, rounds, int(role in _BEHIND_NORMS))
+        return _Linear(self._encoded(role, format), rung, self._device, rounds, role in _BEHIND_NORMS)
 
     def look_up(self) -> _Embedding:
         encoded = self._encoded("embed")
@@ -442,13 +444,13 @@ def check(rung: Rung, case: Case, device: str) -> str:
 def wrong_products(device: str) -> str:
     """Compare products of ``kernels.webgpu.int8`` in layouts of all kinds, and the units that they make, with those of
     NumPy on the same codes; say what is wrong, empty where nothing is."""
-    from rung.kernels.webgpu.int8.checking import wrong
+    from rung.kernels.webgpu.int8.checking import wrong, wrong_near
 
     for format in LAYOUTS:
         for rows in (1, 4, 16, 64) if format == LAYOUTS[0] else (1,):
             if reason := wrong(device, weights_of(format, 96, columns_of(format)), rows):
                 return f"products of {rows} rows in {format}: {reason}"
-    return ""
+    return wrong_near(device)
 
 
 def _differ(got: Floats, want: Floats, cache: str, exact: bool) -> str:

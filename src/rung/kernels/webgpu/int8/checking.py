@@ -11,9 +11,12 @@ from rung.kernels.webgpu.gpu import gpu
 from rung.kernels.webgpu.info import INFO, SHARED_ROWS
 from rung.kernels.webgpu.int8.tiles import Tile
 from rung.kernels.webgpu.int8.units import rounded, units_bytes, units_of
-from rung.kernels.webgpu.layouts import has_integers
+from rung.kernels.webgpu.layouts import UNIT, has_integers
 from rung.kernels.webgpu.linear import Segment
 from rung.kernels.webgpu.matrix import Matrix
+
+#: Numbers of a row behind a norm: 32 units.
+_NEAR_COLUMNS = 1024
 
 
 def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
@@ -45,6 +48,21 @@ def wrong(device_id: str, encoded: Encoded, rows: int) -> str:
         return f"the largest error is {error:.1e} of a deviation"
     units = device.read(output, 0, units_bytes(rows, height)).view(np.uint32)
     return _wrong_units(units.reshape(rows, -1, 12), (found * gains).astype(np.float32), found)
+
+
+def wrong_near(device_id: str) -> str:
+    """Return whether units that a workgroup makes of one row for itself miss it by more than those of NumPy, by a
+    product with a weight that is diagonal; empty where they do not."""
+    device, size = gpu(device_id), _NEAR_COLUMNS
+    encoded = formats.encode(np.eye(size, dtype=np.float32), formats.get("q8_0"), "")
+    weight, x = Matrix.of_encoded(device, encoded), np.random.default_rng(3).standard_normal((1, size), np.float32)
+    piece, y, info = weight.pieces[0], device.buffer(4 * size), device.buffer(4 * INFO)
+    product = Tile((Segment(weight.layout, size, piece.base),), size, 1, size, epsilon=1e-6, post=0)
+    others = [device.upload([np.ones(size, np.float32)]), info, device.upload([x]), y, device.buffer(4 * size)]
+    device.run([device.bind(product.kernel(), [piece.buffer, piece.buffer, *others], *product.grid)])
+    found = device.read(y, 0, 4 * size).view(np.float32) / formats.decode(encoded).diagonal()
+    missed, least = (((each - x).reshape(-1, UNIT) ** 2).sum(axis=1) for each in (found, rounded(x, near=True)))
+    return "" if (missed <= 1.001 * least).all() else "a unit of a row behind a norm misses it by more than it need"
 
 
 def _wrong_units(units: np.ndarray, scaled: Floats, found: np.ndarray) -> str:
