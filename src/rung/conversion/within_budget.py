@@ -62,7 +62,7 @@ _PICTURED = 512
 #: Bytes by which metadata of files differ.
 _SPARE = 1024
 #: Changes with how weights are rounded and expectations corrected: options of earlier runs are then found anew.
-_VERSION = 3
+_VERSION = 4
 #: Where metadata of GGUF says what was measured.
 _KEY = "rung.quantization"
 

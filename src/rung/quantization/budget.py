@@ -83,7 +83,7 @@ _ROWS = 64
 _TRIED = 0.004
 #: Where a tensor errs more than it was tried at, KL rises faster than the squares of errors: by this power of how much
 #: more (``benchmarks/quantization/predicted.py``).
-_RISE = 0.15
+_RISE = 0.08
 #: Tokens of text that each kind of tensors is tried on alone; all kinds together are tried on the whole text.
 _TOKENS = 512
 #: What a correction may be: beyond that a pass shows chance.

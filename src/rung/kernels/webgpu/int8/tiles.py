@@ -76,9 +76,9 @@ class Tile(Product):
     @property
     def most(self) -> int:
         """Return the rows that a thread computes, of all segments: half where decoded floats lie in registers beside
-        the sums of many rows of activations."""
+        the sums of several rows of activations."""
         decoded = not all(map(self._multiplies_integers, self._layouts))
-        return TALL // 2 if decoded and self.rows > 4 else TALL
+        return TALL // 2 if decoded and self.rows > 1 else TALL
 
     @property
     def lanes(self) -> int:
