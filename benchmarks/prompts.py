@@ -15,29 +15,21 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import resource, statistics, sys, time
+import random, resource, statistics, sys, time
 import rung
-from rung.engine.sampling import Sampler, Sampling, likeliest
-from rung.engine.scheduling.scheduler import Scheduler
-from rung.engine.scheduling.sequence import TokenSequence
 
 path, tokens, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model = rung.load(path, context=tokens + 8, threads=threads)
+encode = model.tokenizer.encode
 
 def prompt(number):
-    scheduler = Scheduler(model.backend, lambda logits, rows: likeliest(logits))
-    ids = [5 + (7 * at + 11 * number) % 200 for at in range(tokens)]
-    sequence = TokenSequence(
-        ids, Sampler(Sampling()), ends=frozenset(), context=tokens + 8, most=2, owner=str(number)
-    )
-    scheduler.add(sequence)
+    chance = random.Random(number)  # no two prompts begin alike
+    words = [chance.choice("the model runs on a device with some memory of many people".split()) for _ in range(tokens)]
+    while len(encode(text := " ".join(words))) > tokens:
+        words.pop()
     start = time.perf_counter()
-    while not sequence.ahead:
-        scheduler.advance(sequence)
-    seconds = time.perf_counter() - start
-    scheduler.cancel(sequence)
-    model.backend.prefixes.clear()
-    return seconds
+    list(model.generate(text, raw=True, max_tokens=1))
+    return (time.perf_counter() - start) * tokens / len(encode(text))
 
 prompt(1)
 before = resource.getrusage(resource.RUSAGE_SELF)
