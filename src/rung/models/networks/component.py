@@ -47,7 +47,7 @@ class _Descriptions(Registry[Description]):
             self._items = dict(found)
 
 
-#: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.architectures``.
+#: By ``model_type`` (transformers) or ``_class_name`` (diffusers), without those of ``rung.models.architectures``.
 DESCRIPTIONS = _Descriptions("description")
 
 _WHOLE = (*TABLES, "head", "router", "shared_router")

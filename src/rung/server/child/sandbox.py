@@ -1,8 +1,8 @@
 """Take rights away from this process: files by Landlock, system calls by seccomp (Linux, x86_64 and aarch64).
 
 A model's file, its template and a client's grammar are strangers' data. What a fault in their readers may reach is what
-the process may reach: after the load its model and the folders of programs, to read, and its caches, to write; of what
-lies beside these, as the packages of bundles, nothing. It opens no connection. Processes that it starts have the same
+the process may reach: after the load its model and the folders of programs, to read, and its own caches, to write, but
+no packages of bundles. It opens no connection. Processes that it starts have the same
 rights. Layouts of <linux/landlock.h>, <linux/seccomp.h>.
 """
 

@@ -75,7 +75,7 @@ class Tile(Product):
 
     @property
     def most(self) -> int:
-        """Return the rows that a thread computes, of all segments: half where decoded floats lie in registers beside
+        """Return the rows that a thread computes, of all segments: half where decoded floats share registers with
         the sums of several rows of activations."""
         decoded = not all(map(self._multiplies_integers, self._layouts))
         return TALL // 2 if decoded and self.rows > 1 else TALL

@@ -37,6 +37,14 @@ def lanes(units: int, threads: int) -> int:
     return _TRIED if _TRIED * units <= threads else threads // units
 
 
+def _least(tried: str) -> str:
+    """Return the WGSL that finds the code for the largest number, number k of those tried, that misses the least."""
+    return f"""for (var k = 0u; k < {_TRIED}u; k++) {{
+        let tried = {tried};
+        if (k == 0u || tried < least) {{ least = tried; code = {_LARGEST}.0 - f32(k); }}
+    }}"""
+
+
 def quantize(value: str, gain: str = "", units: int = 0, threads: int = 1) -> str:
     """Return the WGSL function ``quantize(begin, column, to)``: numbers to the unit that begins at vector ``to`` of
     ``quantized``.
@@ -46,26 +54,20 @@ def quantize(value: str, gain: str = "", units: int = 0, threads: int = 1) -> st
     there)``, which all ``threads`` of a workgroup call: ``lanes`` of them with the same unit, one of so many, where it
     is ``there``, each trying some codes for its largest number.
     """
-    head = "fn quantize(begin: u32, column: u32, to: u32) {"
+    head, end = "fn quantize(begin: u32, column: u32, to: u32) {", ""
     tried = f"miss(&v, most, {_LARGEST}.0 - f32(k))"
-    choose = f"""for (var k = 0u; k < {_TRIED}u; k++) {{
-        let tried = @TRIED@;
-        if (k == 0u || tried < least) {{ least = tried; code = {_LARGEST}.0 - f32(k); }}
-    }}"""
-    end = ""
+    choose = _least(tried)
     if units:
+        own = lanes(units, threads)
+        at = f"misses[{_TRIED}u * (thread / {own}u) + k]"
         head = f"""var<workgroup> misses: array<f32, {_TRIED * units}>;
 fn quantize(begin: u32, column: u32, to: u32, thread: u32, there: bool) {{"""
-        own = lanes(units, threads)
-        at = f"{_TRIED}u * (thread / {own}u) + k"
-        some = f"for (var k = thread % {own}u; k < {_TRIED}u; k += {own}u) {{ misses[{at}] = {tried}; }}"
-        choose, tried = (
-            f"""if (there) {{ {some} }}
+        choose = f"""if (there) {{
+        for (var k = thread % {own}u; k < {_TRIED}u; k += {own}u) {{ {at} = {tried}; }}
+    }}
     workgroupBarrier();
     if (there && thread % {own}u == 0u) {{
-    {choose}""",
-            f"misses[{at}]",
-        )
+    {_least(at)}"""
         end = "}"
     load = f"""for (var i = 0u; i < 8u; i++) {{
         let at = begin + 4u * i;
@@ -94,7 +96,7 @@ fn quantize(begin: u32, column: u32, to: u32, thread: u32, there: bool) {{"""
     let most = max(max(largest.x, largest.y), max(largest.z, largest.w));
     var least = 0.0;
     var code = 0.0;
-    {choose.replace("@TRIED@", tried)}
+    {choose}
     let inverse = select(0.0, code / most, most > 1e-30);
     var codes: array<u32, 8>;
     var sums = vec2<i32>(0);
