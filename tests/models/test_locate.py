@@ -335,6 +335,16 @@ def test_a_name_that_is_nearly_a_local_file_is_guessed(tmp_path: Path, monkeypat
     assert caught.value.ways_out == ("rung run demo",)
 
 
+def test_a_folder_to_look_into_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    names = {"x.gguf": ".", "./models/x.gguf": "models", "./models/old/x.gguf": "models", "/no/x.gguf": "/"}
+    for name, folder in names.items():
+        with pytest.raises(ModelNotFound) as caught:
+            locate(name)
+        assert caught.value.ways_out[0] == f"ls {folder}   # what is there"
+
+
 def test_what_is_no_model_is_not_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("training", "gemma-2b"):

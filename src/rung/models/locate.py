@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -156,7 +157,8 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
     ways = [f"rung convert {each} NEW" if pickled else f"rung run {each}" for pickled, each in named]
     if name.endswith(_MODEL_FILES):
         facts = [f"there is no file {name}", *facts]
-    looking = [f"ls {quoted(path.parent)}   # what is there"] if name.endswith(_MODEL_FILES) else []
+    folder = next((each for each in path.parents if os.path.isdir(each)), Path())
+    looking = [f"ls {quoted(folder)}   # what is there"] if name.endswith(_MODEL_FILES) else []
     ways = ways or [*looking, *([] if name.endswith(_PICKLES) else NO_WAY)]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
 
