@@ -194,7 +194,11 @@ def test_the_next_tensor_is_read_ahead(source, tmp_path, monkeypatch):
         began.set()
 
     monkeypatch.setattr(Reader, "ahead", ahead)
-    write(job, tmp_path / "x.gguf", 1, progress=lambda label, done, total: done == 0 or began.wait(60))
+
+    def progress(label, done, total):
+        assert done == 0 or began.wait(60)
+
+    write(job, tmp_path / "x.gguf", 1, progress=progress)
     names = [step.tensor.name for step in job.steps[1:]]
     assert read_ahead
     assert read_ahead == names[: len(read_ahead)]  # the last ones are dropped where the work ended before them

@@ -328,6 +328,32 @@ def test_inputs_do_not_count_by_time_where_no_kernel_takes_any_format():
     assert all(each == (option(10, 0.1),) for each in found.values())
 
 
+class Passes:
+    """Passes that find a KL of 0.004 with rounded weights and ``measured`` with rounded inputs."""
+
+    measured = 0.0
+
+    def __init__(self, card, windows):
+        self.card = card
+
+    def compare(self, card, override):
+        return SimpleNamespace(divergence=0.004)
+
+    def computed(self, arithmetic):
+        return SimpleNamespace(divergence=self.measured)
+
+
+def test_what_errs_more_than_what_was_tried_is_expected_to_cost_more_than_its_errors(monkeypatch):
+    monkeypatch.setattr(budget, "Reference", Passes)
+    errors = (0.4, 0.04, 0.004, 0.0004)
+    options = {"layers.0.q": tuple(option(10, each) for each in errors)}
+    found = corrected(find_card("demo"), None, options, torch.zeros(1, 8), lambda label, done, total: None)
+    risen = [each.divergence / error for each, error in zip(found["layers.0.q"], errors, strict=True)]
+    assert risen[2:] == pytest.approx([1, 1])
+    assert 1.05 < risen[1] < 1.5
+    assert risen[0] == pytest.approx(risen[1] ** 2)
+
+
 @pytest.mark.parametrize(
     ("inputs", "measured", "expected"),
     [
@@ -342,16 +368,7 @@ def test_inputs_do_not_count_by_time_where_no_kernel_takes_any_format():
 def test_inputs_count_as_much_as_a_pass_says_and_not_at_all_where_it_says_nothing(
     inputs, measured, expected, monkeypatch
 ):
-    class Passes:
-        def __init__(self, card, windows):
-            self.card = card
-
-        def compare(self, card, override):
-            return SimpleNamespace(divergence=0.004)
-
-        def computed(self, arithmetic):
-            return SimpleNamespace(divergence=measured)
-
+    monkeypatch.setattr(Passes, "measured", measured)
     monkeypatch.setattr(budget, "Reference", Passes)
     options = {"layers.0.q": tuple(replace(option(10, 0.004), inputs=each) for each in inputs)}
     found = corrected(find_card("demo"), None, options, torch.zeros(1, 8), lambda label, done, total: None)
