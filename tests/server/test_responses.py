@@ -130,11 +130,21 @@ def test_forms(openai_client):
         ({"input": "x", "tool_choice": "required"}, "tool_choice"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "x", "unknown": 1}, "unknown"),
+        ({"input": "x", "max_tool_calls": 2**64}, "max_tool_calls"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(server, more, named):
     status, answer, _ = server.call("/v1/responses", {"model": "demo", **more})
     assert (status, named in answer["error"]["message"]) == (400, True), answer
+
+
+def test_a_form_may_have_numbers_of_any_size(server):
+    schema = {"type": "integer", "maximum": 2**70}
+    form = {"type": "json_schema", "name": "number", "schema": schema}
+    body = {"model": "demo", "input": "hello", "max_output_tokens": 4, "text": {"format": form}}
+    status, answer, _ = server.call("/v1/responses", body)
+    assert (status, answer["text"]["format"]["schema"]) == (200, schema)
+    assert server.call(f"/v1/responses/{answer['id']}", None)[1] == answer
 
 
 def test_the_store_has_an_end_and_owners():

@@ -41,7 +41,8 @@ class ResponseStore:
 
     def put(self, owner: str, response: dict[str, Any], messages: list[dict[str, Any]]) -> None:
         """Keep a response, with the messages of its conversation as chat templates read them."""
-        stored = _Stored(owner, msgspec.msgpack.encode([response, messages]))
+        # JSON, as it was sent: numbers of a client's schema may have more bits than msgpack takes
+        stored = _Stored(owner, msgspec.json.encode([response, messages]))
         if len(stored.data) > self._most_bytes:
             return
         self._stored[response["id"]] = stored
@@ -56,7 +57,7 @@ class ResponseStore:
         if stored is None or stored.owner != owner:
             return None
         self._stored.move_to_end(id)
-        response, messages = msgspec.msgpack.decode(stored.data)
+        response, messages = msgspec.json.decode(stored.data)
         return response, messages
 
     def delete(self, owner: str, id: str) -> bool:

@@ -232,7 +232,7 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     store: bool | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
     stream_options: StreamOptions | None = None
-    max_tool_calls: int | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     user: str | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
