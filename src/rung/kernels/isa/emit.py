@@ -53,9 +53,22 @@ def call(
     return b.call(function, values, fastmath=fastmath)
 
 
-def opaque(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """The same address, of which LLVM knows nothing: constant offsets from it stay what they are."""
-    return b.asm(ir.FunctionType(address.type, [address.type]), "", "=r,0", [address], side_effect=False)
+def opaque(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """The same address or vector, of which LLVM knows nothing: constant offsets from it stay what they are."""
+    return b.asm(ir.FunctionType(x.type, [x.type]), "", _same_register(x), [x], side_effect=False)
+
+
+def fence(b: ir.IRBuilder, x: ir.Value, *, reload: bool = False) -> ir.Value:
+    """The same register behind an empty assembly, across which LLVM moves no load. With ``reload`` what was loaded
+    before it is loaded again and not kept."""
+    kind = ir.FunctionType(x.type, [x.type])
+    return b.call(ir.InlineAsm(kind, "", _same_register(x), True), [x], attrs=() if reload else ("readnone",))
+
+
+def _same_register(x: ir.Value) -> str:
+    if isinstance(x.type, ir.IntType):
+        return "=r,0"
+    return "=w,0" if target.arch() == "aarch64" else "=x,0"
 
 
 def plus(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:

@@ -50,6 +50,8 @@ class Level:
     better read in memory. ``shifts_bytes``: shifts of bytes are instructions.
 
     ``barrier``: an empty assembly keeps the order of sums, which LLVM would change for one that needs more registers.
+    ``fence``: so many vectors of codes are multiplied before more are loaded, 0: as LLVM orders it. It would unpack all
+    codes of a unit first, which take more registers than there are.
     ``operand_of_lane``: products take one lane of a register, so that activations are loaded 16 bytes at a time.
     ``interleave``: columns of a row of activations that lie together, before those of the next row (``activations``).
     ``small_offsets``: loads reach so little from an address that LLVM must not choose another one for a loop.
@@ -77,6 +79,7 @@ class Level:
     pause: Callable[[Builder], None] | None = None
     products_in_pair: int = 2
     barrier: bool = False
+    fence: int = 0
     operand_of_lane: bool = False
     interleave: int = 32
     small_offsets: bool = False

@@ -14,7 +14,7 @@ from llvmlite import binding, ir
 from numba.core.cgutils import alloca_once
 
 from rung.kernels.cpu import target
-from rung.kernels.isa.emit import I8, I16, I32, I64, call, constant, load, plus, splat, store
+from rung.kernels.isa.emit import I8, I16, I32, I64, call, constant, fence, load, plus, splat, store
 from rung.kernels.isa.level import Level
 
 binding.initialize_native_asmparser()  # for the empty assembly of ``Level.barrier``
@@ -160,6 +160,14 @@ class Sum:
         halves = zip(codes.magnitudes, codes.flips, strict=True)
         self._accumulate([self.level.pairs(self.b, magnitude, flip) for magnitude, flip in halves])
 
+    def fence(self) -> None:
+        """Have all that was added so far computed before anything else is loaded."""
+        if self.narrow:
+            self.narrow = [[fence(self.b, word) for word in words] for words in self.narrow]
+        else:
+            assert self.sums is not None
+            self.sums = [fence(self.b, part) for part in self.sums]
+
     def total(self) -> ir.Value:
         """Return the sum, int32 for each row of weights."""
         if self.narrow:
@@ -200,7 +208,7 @@ class Sum:
         """Return ``x`` through an empty assembly: LLVM would add up row after row, and keep all codes on the stack."""
         if not self.level.barrier:
             return x
-        return self.b.asm(ir.FunctionType(x.type, [x.type]), "", "=x,0", [x], side_effect=True)
+        return fence(self.b, x, reload=True)
 
 
 class PairSum:

@@ -23,6 +23,7 @@ from rung.kernels.isa.emit import (
     constant,
     load,
     narrow,
+    opaque,
     pointer,
     splat,
     store,
@@ -307,6 +308,16 @@ def shift_left(b, x, bits):
 def mask_bytes(b, x, mask):
     """Emitter: each byte of ``x`` & ``mask``."""
     return b.and_(x, constant(x.type, mask * 0x01010101))
+
+
+def widen_bytes(b, x, signed):
+    """Emitter: bytes as int32. On ARM by way of int16: LLVM would look them up, with a register of indices for each
+    quarter."""
+    extend, count = b.sext if signed else b.zext, x.type.count
+    if not target.level().shifts_bytes:
+        return extend(x, ir.VectorType(I32, count))
+    registers = products.split(b, extend(x, ir.VectorType(I16, count)), min(count, 8))
+    return products.join(b, [extend(opaque(b, each), ir.VectorType(I32, each.type.count)) for each in registers])
 
 
 def high_nibbles(b, x):

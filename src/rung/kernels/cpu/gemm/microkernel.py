@@ -22,7 +22,22 @@ from numba.extending import intrinsic
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import F16, F32, I8, I32, I64, constant, load, opaque, plus, prefetch, splat, store, widen
+from rung.kernels.isa.emit import (
+    F16,
+    F32,
+    I8,
+    I32,
+    I64,
+    constant,
+    fence,
+    load,
+    opaque,
+    plus,
+    prefetch,
+    splat,
+    store,
+    widen,
+)
 from rung.kernels.isa.products import (
     Codes,
     FlippedCodes,
@@ -132,9 +147,8 @@ class Tile:
         if layout.scale == "f32":
             both = [self.read(p, 64 * j, F32) for j in range(layout.unit_header // 64)]
             return both[: layout.parts], both[layout.parts :]
-        wide, kind = b.sext if layout.scale == "i8" else b.zext, ir.VectorType(I32, self.lanes)
-        stored = [wide(self.read(p, 16 * j, I8), kind) for j in range(layout.unit_header // 16)]
-        both = [v.to_f32.emit(b, each) for each in stored]
+        stored = [self.read(p, 16 * j, I8) for j in range(layout.unit_header // 16)]
+        both = [v.to_f32.emit(b, v.widen_bytes(b, each, signed=layout.scale == "i8")) for each in stored]
         scales = [b.fmul(each, block[0]) for each in both[: layout.parts]]
         return scales, [b.fmul(each, block[1]) for each in both[layout.parts :]]
 
@@ -163,6 +177,19 @@ class Tile:
                     if minima:
                         total = v.fma_f32.emit(b, minima[part], self._of_rows(x, sums, row, F32, 1), total)
                     b.store(total, pointer)
+            if target.level().fence and part + 1 < layout.parts:
+                self._fence_totals()
+
+    def _fence_totals(self) -> None:
+        """Compute one part of a unit before the next is loaded.
+
+        Codes of both lie in the same bytes: one row of activations loads them twice, since all 16 rows of weights are
+        more than registers hold.
+        """
+        b = self.b
+        for pointer in itertools.chain(*self.totals):
+            registers = split(b, b.load(pointer), target.level().lanes)
+            b.store(join(b, [fence(b, each, reload=self.tile == 1) for each in registers]), pointer)
 
     def _of_rows(self, x: Value, offset: int, row: int, element: ir.Type, count: int) -> Value:
         """Broadcast what ``count`` rows of activations have ``offset`` bytes behind the unit of the panel at ``x``."""
@@ -188,7 +215,10 @@ class Tile:
                 first = [v.load_i32.emit(b, plus(b, pointer, layout.unit_header + 64 * part))] * tile
             dots.append([Sum(b, start, layout.largest_code) for start in first])
         order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
-        for index in order:
+        for position, index in enumerate(order):
+            if level.fence and layout.parts == 1 and position and position % level.fence == 0:
+                for each in itertools.chain(*dots):
+                    each.fence()
             codes = [self.codes(p, index, codebook) for p in places]
             for row in range(tile):
                 four = broadcast(b, x, level.activation_offset(tile, row, 4 * index))

@@ -17,6 +17,7 @@ LEVEL = Level(
     products_in_pair=1,
     shuffle=arm.shuffle,
     pause=arm.pause,
+    fence=2,
     operand_of_lane=True,
     small_offsets=True,
     shifts_bytes=True,

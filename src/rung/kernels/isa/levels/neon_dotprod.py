@@ -14,6 +14,7 @@ LEVEL = Level(
     dot=arm.dot,
     shuffle=arm.shuffle,
     pause=arm.pause,
+    fence=4,
     operand_of_lane=True,
     interleave=4,
     small_offsets=True,

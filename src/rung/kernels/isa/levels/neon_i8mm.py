@@ -16,6 +16,7 @@ LEVEL = Level(
     matrix=arm.matrix,
     shuffle=arm.shuffle,
     pause=arm.pause,
+    fence=4,
     operand_of_lane=True,
     interleave=8,
     small_offsets=True,
