@@ -11,6 +11,7 @@ from rung.core.errors import CannotEncode
 from rung.formats import Encoded
 from rung.formats.families import iq4, kquants
 from rung.formats.grids import grid
+from rung.nn import rounding
 from rung.nn.rounding import Metric, damped, round_weight
 
 FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
@@ -112,6 +113,15 @@ def test_bytes_are_the_same_for_any_threads_and_gguf_decodes_them(name):
     assert (found[0] == found[2]).all()
     theirs = gguf.dequantize(found[0], gguf.GGMLQuantizationType[name.upper()])
     np.testing.assert_array_equal(theirs, formats.decode(Encoded(fmt, w.shape, {"data": found[0]})))
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_k", "nf4", "nf4:128:nested"])
+def test_a_large_weight_is_rounded_in_pieces_as_if_it_were_whole(name, monkeypatch):
+    w, fmt, metric = weights(70, 256, 5), formats.get(name), Metric(correlated(256, 5))
+    whole = round_weight(w, fmt, metric, 2).parts
+    monkeypatch.setattr(rounding, "_SLAB", 16 * 256)
+    for part, found in round_weight(w, fmt, metric, 2).parts.items():
+        np.testing.assert_array_equal(found, whole[part])
 
 
 @pytest.mark.parametrize("name", APART)

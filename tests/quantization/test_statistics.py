@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -108,6 +110,23 @@ def test_statistics_are_kept(tmp_path):
     assert not heard
     gather(card, windows.flip(0), lambda *said: heard.append(said))
     assert heard
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux lists what a process maps")
+def test_states_of_all_layers_are_not_held_in_memory(tmp_path):
+    """Pages of mapped files count in the peak of a process: 4 bytes for each layer, token and dimension."""
+    tiny_checkpoint(tmp_path / "m", "llama")
+    card, mapped, written = open_card(tmp_path / "m"), [], {}
+    folder = str(tmp_path / "cache" / "statistics")
+
+    def look(label, done, total):
+        mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if folder in line)
+        written[label] = sum(path.stat().st_size for path in Path(folder).rglob("*.npy"))
+
+    windows = ids(3, 64, card.decoder.vocabulary)
+    gather(card, windows, look)
+    assert not mapped
+    assert written["head"] >= len(card.decoder.layers) * windows.numel() * card.decoder.hidden * 4
 
 
 def test_too_few_tokens_and_models_that_compute_no_numbers_are_refused(tmp_path):

@@ -22,7 +22,7 @@ DAMPING = 0.01
 #: Sweeps of descent; a third one gains less than 1 %.
 _SWEEPS = 2
 #: Weights that are rounded at once, for their copies.
-_SLAB = 1 << 24
+_SLAB = 1 << 22
 _TINY = 1e-20
 
 

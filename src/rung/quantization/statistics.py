@@ -180,19 +180,18 @@ class _Pass:
     def run(self) -> None:
         """Write the statistics of every matrix."""
         with Reader(self.card) as reader, tempfile.TemporaryDirectory(dir=self.folder.parent) as temporary:
-            network = Network(self.card, reader, self.windows.shape[1])
-            shape = (len(self.card.decoder.layers) + 1, *self.windows.shape, self.card.decoder.hidden)
-            states = torch.from_numpy(np.memmap(Path(temporary, "states"), np.float32, "w+", shape=shape))
+            network, states = Network(self.card, reader, self.windows.shape[1]), _States(Path(temporary))
             with torch.no_grad():
-                states[0] = network.embed(self.windows)
+                hidden = network.embed(self.windows)
                 for layer in network.layers():
                     self.progress(f"layer {layer.index}", layer.index, self.total)
-                    for part in self._batches():
-                        states[layer.index + 1, part] = network.forward(layer, states[layer.index, part])
-            gradient = self._head(network, states[-1])
+                    states.put(layer.index, hidden)
+                    hidden = torch.cat([network.forward(layer, hidden[part]) for part in self._batches()])
+            gradient = self._head(network, hidden)
+            del hidden
             for layer in network.layers(backwards=True):
                 self.progress(f"layer {layer.index}, backwards", self.total - 1 - layer.index, self.total)
-                gradient = self._backwards(network, layer, states[layer.index], gradient)
+                gradient = self._backwards(network, layer, states.of(layer.index), gradient)
             self._embedding(network, gradient)
 
     def _batches(self) -> Iterator[slice]:
@@ -248,6 +247,21 @@ class _Pass:
             _save(self.folder, "embed", name, values)
         if not self.card.tied_head:
             _save(self.folder, "embed", "moments", hessian.diagonal())
+
+
+class _States:
+    """Keep what enters each layer, [B, L, hidden], on disk: pages of mapped files would count as memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, layer: int, hidden: Tensor) -> None:
+        """Keep the states that enter a layer."""
+        np.save(self._folder / f"{layer}.npy", hidden.numpy())
+
+    def of(self, layer: int) -> Tensor:
+        """Return the states that enter a layer."""
+        return torch.from_numpy(np.load(self._folder / f"{layer}.npy"))
 
 
 class _Record:
