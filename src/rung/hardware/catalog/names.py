@@ -58,9 +58,10 @@ class Match:
 def find(name: str) -> Product | None:
     """The product of that name, as a driver or a person writes it: ``NVIDIA GeForce RTX 2080 Ti``, ``2080ti``."""
     try:
-        return match(name).product
+        found = _match(name)
     except UnknownDevice:
         return None
+    return found.product if found else None
 
 
 def match(name: str) -> Match:
@@ -68,6 +69,13 @@ def match(name: str) -> Match:
 
     Raises ``UnknownDevice``: with the list when the name fits different chips, else with the names that are near.
     """
+    if found := _match(name):
+        return found
+    raise _unknown(name, normal(name))
+
+
+def _match(name: str) -> Match | None:
+    """Return the product, or None where no name of the catalog has these words; raise where different ones have."""
     if cloud := _cloud().get(normal(name)):
         product, memory, number = cloud
         found = match(f"{product} {memory}GB" if memory else product)
@@ -108,7 +116,7 @@ def normal(name: str) -> str:
     return " ".join(re.sub(r"\(r\)|\(tm\)|[^a-z0-9+]+", " ", name.lower()).split())
 
 
-def _sized(name: str, rest: str, memory: int) -> Match:
+def _sized(name: str, rest: str, memory: int) -> Match | None:
     """A name with a memory size in it: the product without it, if it is sold in that size."""
     base = _short(normal(rest))
     same = [p for p in products() if _joined(base) in _short_forms(p)]
@@ -148,34 +156,49 @@ def _gb(memory: int) -> str:
     return f"{memory / GB:g} GB"
 
 
-def _guess(name: str, query: str) -> Match:
-    """Part of a name: the one product it fits, variants of one product, else a refusal."""
+def _guess(name: str, query: str) -> Match | None:
+    """Part of a name: the one product it fits, variants of one product, or None; raise where it fits several."""
     if key := _architectures().get(_joined(query)):
         number = sum(1 for p in products() if p.arch == key)
         raise UnknownDevice(
             f"{key} is an architecture; the catalog has {count(number, 'product')} with it.",
             ways_out=[f"rung devices --catalog {key}"],
         )
-    short = _short(query)
-    words = set(short.split())
-    fits = [p for p in products() if words and words <= set(_words(p))]
+    fits, begins = _of_words(query)
+    words = set(_short(query).split())
     if fits and all(_joined(_base(p)) == _joined(_base(fits[0])) and words >= set(_base(p).split()) for p in fits):
         return _variant(fits[0], fits[0].memory, query)
     if len(fits) > 1:
         raise _ambiguous(name, [p.name for p in fits])
-    begins = [p.name for p in products() if short and len(query) > 2 and any(short in w for w in _words(p))]
     if 1 < len(begins) < 12:
         raise _ambiguous(name, begins)
-    if len(query) > 2 and len(within := [p.name for p in products() if query in normal(p.name)]) > 1:
+    if len(query) > 2 and len(within := [p.name for p in products() if query in _whole(p)]) > 1:
         raise _ambiguous(name, within)
-    forms = {form: p.name for p in products() for form in (*_short_spaced(p), normal(p.name))}
+    return None
+
+
+def _of_words(query: str) -> tuple[list[Product], list[str]]:
+    """Return the products that have all words of a name, and the names of those that have it inside of a word."""
+    short = _short(query)
+    words = set(short.split())
+    fits = [p for p in products() if words and words <= set(_words(p))]
+    return fits, [p.name for p in products() if short and len(query) > 2 and any(short in w for w in _words(p))]
+
+
+def _unknown(name: str, query: str) -> UnknownDevice:
+    """Return the refusal of a name, with those that look like it: comparing it with all is slow."""
+    fits, begins = _of_words(query)
+    short = _short(query)
+    forms = {form: p.name for p in products() for form in (*_short_spaced(p), _whole(p))}
     swapped = [form for form in forms if _letters(form) == _letters(short)]  # 3006 for 3060
     alike = swapped + close(short, forms) + close(query, forms)
     close_by = [*(p.name for p in fits), *begins[:1], *(forms[form] for form in alike)]
     near = list(dict.fromkeys(close_by))[:3]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     ways = [f"rung devices {quoted(near[0])}"] if near else []
-    raise UnknownDevice(f"The catalog has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"])
+    return UnknownDevice(
+        f"The catalog has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"]
+    )
 
 
 def _ambiguous(name: str, several: Iterable[str]) -> UnknownDevice:
@@ -246,6 +269,11 @@ def _short_forms(product: Product) -> frozenset[str]:
 @functools.cache
 def _words(product: Product) -> tuple[str, ...]:
     return tuple(word for form in _short_spaced(product) for word in form.split())
+
+
+@functools.cache
+def _whole(product: Product) -> str:
+    return normal(product.name)
 
 
 @functools.cache
