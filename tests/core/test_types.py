@@ -1,6 +1,10 @@
 """The core values: JSON both ways, verdicts, rungs and climbing."""
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -132,3 +136,15 @@ def test_a_wrong_ladder_is_an_error(ladder, reason):
 def test_an_error_carries_cause_facts_and_ways_out():
     error = RungError("It broke.", ["a fact"], ["rung devices"])
     assert str(error) == "It broke.\n  a fact\nWhat to do\n  1  rung devices"
+
+
+def test_a_value_that_was_hashed_is_found_in_another_process():
+    """Strings have other hashes there."""
+    assert {CASE: 1}[CASE] == 1
+    code = (
+        "import pickle, sys; from rung.core.types import Case; case = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+        "assert case in {Case.from_json(case.to_json())}"
+    )
+    for seed in ("1", "2"):
+        variables = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", code, pickle.dumps(CASE).hex()], env=variables, check=True)

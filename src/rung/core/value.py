@@ -17,10 +17,11 @@ V = TypeVar("V")
 class FrozenDict(Mapping[str, V]):
     """A mapping that cannot change and can be hashed; in JSON an object."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_hash", "_items")
 
     def __init__(self, items: Mapping[str, V] | None = None, **more: V) -> None:
         self._items: dict[str, V] = {**(items or {}), **more}
+        self._hash: int | None = None
 
     def __getitem__(self, key: str) -> V:
         return self._items[key]
@@ -32,7 +33,13 @@ class FrozenDict(Mapping[str, V]):
         return len(self._items)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._items.items()))
+        if self._hash is None:
+            self._hash = hash(frozenset(self._items.items()))
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[FrozenDict[V]], tuple[dict[str, V]]]:
+        """Leave the hash behind: that of a string is another one in each process."""
+        return type(self), (self._items,)
 
     def __repr__(self) -> str:
         return f"FrozenDict({self._items!r})"
