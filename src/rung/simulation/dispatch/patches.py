@@ -53,6 +53,8 @@ class Patches:
 def _exchange(pairs: list[tuple[Any, Any]]) -> None:
     """The first of each pair becomes the second wherever a module holds it that is neither torch's nor rung's."""
     becoming = {id(old): new for old, new in pairs}
+    if not becoming:
+        return
     for module_name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or module_name.partition(".")[0] in ("torch", "rung"):
             continue
