@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -43,8 +44,56 @@ def _cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
         yield
 
 
+class _Log(logging.Handler):
+    """Keeps the records of a test. pytest's own plugin adds and removes two handlers for each of torch's 44 loggers,
+    three times a test: half of what a small test costs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)
+
+
+_LOG = _Log()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hear of what is logged to the end of the session."""
+    logging.getLogger().addHandler(_LOG)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the test has logged."""
+    report = yield
+    if report.failed and _LOG.records:
+        report.sections.append(("Captured log", "\n".join(map(logging.Formatter().format, _LOG.records))))
+    return report
+
+
+@pytest.fixture
+def logged() -> list[logging.LogRecord]:
+    """Return the records of the test so far, which grow: warnings and above, of loggers that propagate."""
+    return _LOG.records
+
+
 _BEFORE, _THREADS = pytest.StashKey[dict[str, Any]](), pytest.StashKey[int]()
 _IMPORTED = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Import all test modules without collections of garbage, which would walk what is imported again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def _keep_imported(config: pytest.Config) -> None:
@@ -58,6 +107,7 @@ def _keep_imported(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Libraries look for leaks at the end."""
     gc.unfreeze()
+    logging.getLogger().removeHandler(_LOG)
 
 
 def _torch_wide() -> dict[str, Any]:
@@ -69,10 +119,15 @@ def _torch_wide() -> dict[str, Any]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed torch, so that its draws do not depend on the tests that this process has run before."""
+    """Seed torch, so that its draws do not depend on the tests that this process has run before.
+
+    Where no accelerator has been used, ``torch.manual_seed`` would format the stack for each kind of them and keep it.
+    """
+    _LOG.records.clear()
     torch = sys.modules.get("torch")
     if hasattr(torch, "manual_seed"):
-        torch.manual_seed(0)
+        used = torch.cuda.is_initialized() or torch.xpu.is_initialized() or torch.backends.mps.is_available()
+        (torch.manual_seed if used else torch.default_generator.manual_seed)(0)
         item.stash[_THREADS] = torch.get_num_threads()
     item.stash[_BEFORE] = _torch_wide()
     _keep_imported(item.config)

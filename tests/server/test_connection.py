@@ -157,7 +157,7 @@ def test_a_client_that_never_reads_a_whole_answer_is_hung_up_on(streams, monkeyp
             assert len(rest(client)) < len(PART) * PARTS
 
 
-def test_what_is_no_http_behind_a_request_that_was_answered_just_ends_it(streams, caplog):
+def test_what_is_no_http_behind_a_request_that_was_answered_just_ends_it(streams, logged):
     """An answer may come before the body of its request has."""
     with connected(streams.port, "/a", more="Transfer-Encoding: chunked\r\n", method="POST") as client:
         answer = http.client.HTTPResponse(client)
@@ -165,7 +165,7 @@ def test_what_is_no_http_behind_a_request_that_was_answered_just_ends_it(streams
         assert b"/a" in answer.read()
         client.sendall(b"zz\r\n")
         assert rest(client) == b""
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [each for each in logged if each.exc_info]
 
 
 def test_requests_in_a_row_have_their_answers_in_order(streams):
