@@ -8,6 +8,9 @@ PYTHON ?= python3
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
 
+# what changed is compiled once, asserts of tests too: not by every process that the tests start
+test test-levels test-all coverage: export PYTHONDONTWRITEBYTECODE :=
+
 # two processes, each with half of the tests, and whoever is done takes some of the other's; real weights have test-real
 test: $(VENV)/dev.done
 	$(BIN)/python -m pytest -m "not slow and not levels" -n 2 --dist worksteal --ignore=tests/real
