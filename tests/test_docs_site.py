@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -20,7 +20,7 @@ def test_the_navigation_has_each_page_once() -> None:
     assert set(listed) == {str(page.relative_to(ROOT / "docs")) for page in PAGES}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: str(page.relative_to(ROOT)))
+@each_row("page", [*PAGES, *OTHERS], lambda page: str(page.relative_to(ROOT)))
 def test_each_link_leads_to_a_file_and_no_path_is_of_one_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?://|mailto:|#)([^)\s#]+)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rung
+from tests.support.rows import each_row
 
 ROOT = Path(rung.__file__).parent
 STEPS = [
@@ -66,7 +67,7 @@ def _package(path: Path) -> str:
     return path.relative_to(ROOT).parts[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+@each_row("path", MODULES, lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down(path):
     here = _package(path)
     if here not in LEVEL:  # rung/__init__.py and the like: public names, loaded lazily

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rung.moved import MOVED, new_name
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("old", MOVED)
+@each_row("old", MOVED)
 def test_moved_modules_exist_and_old_files_do_not(old):
     parts = new_name(old).split(".")
     base = Path(importlib.import_module("rung").__file__).parent.joinpath(*parts[1:])

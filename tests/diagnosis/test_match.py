@@ -1,17 +1,21 @@
 """The knowledge base that tells a compatibility error from a bug."""
 
 import pytest
+from tests.support.rows import each_row
 
 from rung.core.types import StepClass
 from rung.diagnosis import classify, match, signatures
 
 
-@pytest.mark.parametrize("signature", signatures(), ids=lambda s: s.id)
+@each_row("signature", signatures(), lambda s: s.id)
 def test_a_signature_matches_its_own_example_and_no_other(signature):
+    line = signature.example.lower()
     matching = [
         other.id
         for other in signatures()
-        if other.pattern.search(signature.example) and (other is signature or not other.general)
+        if (other is signature or not other.general)
+        and (other.step or not other.anchors or any(word in line for word in other.anchors))  # where it is tried at all
+        and other.pattern.search(signature.example)
     ]
     assert matching == [signature.id]
 

@@ -5,6 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.rows import each_row
 
 from rung.diagnosis import signatures
 from rung.diagnosis.anchors import anchors
@@ -31,12 +32,12 @@ def repeats(tree, inside=False):
             yield from repeats(argument[1], inside)
 
 
-@pytest.mark.parametrize("signature", signatures(), ids=lambda s: s.id)
+@each_row("signature", signatures(), lambda s: s.id)
 def test_no_pattern_repeats_inside_a_repetition(signature):
     assert not any(repeats(_PARSER.parse(signature.text, re.MULTILINE)))
 
 
-@pytest.mark.parametrize("signature", signatures(), ids=lambda s: s.id)
+@each_row("signature", signatures(), lambda s: s.id)
 def test_an_example_holds_one_of_its_anchors(signature):
     words = anchors(signature.text)
     assert not words or any(word in signature.example.lower() for word in words)

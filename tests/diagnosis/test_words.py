@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.rows import each_row
 
 from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixes.fixing import causes
@@ -83,7 +84,7 @@ def test_what_no_signature_knows_is_told_by_its_words():
     assert not found.automatic, "words alone repair nothing"
 
 
-@pytest.mark.parametrize("log", [row["log"] for row in ROWS if row["cause"] is None])
+@each_row("log", [row["log"] for row in ROWS if row["cause"] is None])
 def test_ordinary_output_has_no_cause_whatever_the_machine(log):
     for environment in ({}, {"gpu": "RTX 3090", "os": "Ubuntu 22.04", "torch": "2.6.0+cu124", "driver": "550.54"}):
         assert explain(log, environment).cause is None

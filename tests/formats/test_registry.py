@@ -11,6 +11,7 @@ from rung import formats
 from rung.core.errors import UnknownFormat
 from rung.core.types import Format
 from rung.formats.families import codebook4, iq, iq4, microscale
+from tests.support.rows import each_row
 
 DECODED_BY_GGUF = [gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, *quants._type_traits]
 
@@ -69,7 +70,7 @@ CODEBOOKS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*formats.FORMATS, *CODEBOOKS, *OF_OTHERS])
+@each_row("name", [*formats.FORMATS, *CODEBOOKS, *OF_OTHERS])
 def test_a_short_name_is_read_as_the_same_format_and_nothing_can_be_left_out_of_it(name: str) -> None:
     short = formats.short_name(name)
     kind, *options = short.split(":")

@@ -11,6 +11,7 @@ from rung.core.types import Level, Proof
 from rung.hardware import catalog
 from rung.hardware.catalog import releases
 from rung.hardware.catalog.rows import architectures
+from tests.support.rows import each_row
 
 
 def level(name, capability, software=None):
@@ -98,7 +99,7 @@ def test_without_software_a_card_gets_the_newest_build_that_carries_its_code(nam
     assert catalog.device(name).details["build"] == build
 
 
-@pytest.mark.parametrize("key", architectures())
+@each_row("key", architectures())
 def test_the_newest_build_carries_the_code_or_nothing_ever_did(key):
     architecture = architectures()[key]
     fits = [b for b in releases.builds() if b.platform == architecture.platform and b.image(architecture)]

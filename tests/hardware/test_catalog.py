@@ -14,6 +14,7 @@ from rung.core.types import Level, Proof
 from rung.hardware import catalog
 from rung.hardware.catalog import names
 from rung.hardware.catalog.tables import compile_tables
+from tests.support.rows import each_row
 
 ARCHITECTURES = catalog.architectures()
 PRODUCTS = catalog.products()
@@ -34,7 +35,7 @@ COMMON = """
 """
 
 
-@pytest.mark.parametrize("key", ARCHITECTURES)
+@each_row("key", ARCHITECTURES)
 def test_an_architecture_is_whole(key):
     row = ARCHITECTURES[key]
     kinds = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", "apple": "mps", "x86": "cpu", "arm": "cpu"}
@@ -55,14 +56,14 @@ def test_an_architecture_is_whole(key):
         assert row.last_driver is not None
 
 
-@pytest.mark.parametrize("key", ARCHITECTURES)
+@each_row("key", ARCHITECTURES)
 def test_what_an_architecture_lacks_has_a_reason(key):
     for dtype, level in ARCHITECTURES[key].matmul.items():
         if level == "absent":
             assert ARCHITECTURES[key].notes[dtype]
 
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
+@each_row("product", PRODUCTS, lambda p: p.name)
 def test_a_product_is_whole(product):
     assert product.arch in ARCHITECTURES
     assert (GB if not product.cores else GB // 2) <= product.memory <= 768 * GB
@@ -81,7 +82,7 @@ def test_a_product_is_whole(product):
         assert native[dtype] != "absent", f"{product.name} has a rate for {dtype}"
 
 
-@pytest.mark.parametrize("product", [p for p in PRODUCTS if p.units], ids=lambda p: p.name)
+@each_row("product", [p for p in PRODUCTS if p.units], lambda p: p.name)
 def test_a_computed_product_is_what_its_units_give(product):
     units = product.units
     assert product.peaks["f32"] == pytest.approx(
@@ -261,7 +262,7 @@ def test_a_device_of_the_catalog():
     assert "dp4a" in device.capability("matmul.int8").source
 
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
+@each_row("product", PRODUCTS, lambda p: p.name)
 def test_every_product_is_a_device_by_its_name_and_its_id(product):
     device = catalog.device(product.name)
     assert device.name == product.name

@@ -11,6 +11,7 @@ from rung.hardware import catalog
 from rung.hardware.catalog import processors
 from rung.kernels import instructions
 from rung.kernels.cpu.pack import layouts
+from tests.support.rows import each_row
 
 GB = 2**30
 FOUND = [product for product in catalog.products() if product.cores]
@@ -91,7 +92,7 @@ def test_the_everyday_processors_are_there():
     assert makers["aarch64"] >= 35
 
 
-@pytest.mark.parametrize("product", FOUND, ids=lambda product: product.name)
+@each_row("product", FOUND, lambda product: product.name)
 def test_a_processor_is_whole(product):
     machines = {catalog.architectures()[each.core.arch].machine for each in product.cores}
     assert len(machines) == 1
@@ -107,7 +108,7 @@ def test_a_processor_is_whole(product):
     assert device.peaks["f32"] <= 64 * 6.5e9 * device.details["cores"]
 
 
-@pytest.mark.parametrize("core", processors.cores().values(), ids=lambda core: core.name)
+@each_row("core", processors.cores().values(), lambda core: core.name)
 def test_a_design_of_cores_is_whole(core):
     assert catalog.architectures()[core.arch].kind == "cpu"
     assert 0.5 <= core.per_clock <= 4.5
@@ -179,7 +180,7 @@ def test_the_level_of_a_processor(name, level):
     assert instructions.level(catalog.device(name)) == level
 
 
-@pytest.mark.parametrize("product", FOUND, ids=lambda product: product.name)
+@each_row("product", FOUND, lambda product: product.name)
 def test_every_level_of_the_catalog_is_counted_for_every_format(product):
     device = catalog.device(product.name)
     for format in (*layouts.FORMATS, "nf4", "fp4:256", "f32", "f16", "bf16", "e4m3:128"):

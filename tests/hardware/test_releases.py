@@ -7,9 +7,10 @@ from rung.hardware.catalog.releases import builds
 from rung.hardware.catalog.rows import numbers, version
 from rung.hardware.catalog.support import features
 from rung.hardware.catalog.tables import load
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("build", builds(), ids=lambda b: f"{b}-{b.platform}")
+@each_row("build", builds(), lambda b: f"{b}-{b.platform}")
 def test_every_build_can_be_had(build):
     release = releases.newest_version(build.release)
     assert version(release) == version(build.release)

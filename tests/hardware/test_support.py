@@ -5,6 +5,7 @@ import pytest
 from rung.hardware import catalog
 from rung.hardware.catalog.releases import features
 from rung.hardware.catalog.support import architecture_of, compute_types, doubts, support
+from tests.support.rows import each_row
 
 #: A card for each column of the tables below.
 CARDS = {
@@ -250,7 +251,7 @@ def test_every_release_between_the_first_and_the_newest_has_rows_or_a_doubt():
                 assert any(r.package == row["package"] for r in support(device)) or doubts(device), (row, at, card)
 
 
-@pytest.mark.parametrize("product", catalog.products(), ids=lambda p: p.name)
+@each_row("product", catalog.products(), lambda p: p.name)
 def test_every_product_has_an_answer_with_a_reason_and_a_source(product):
     rows = support(catalog.device(product.name))
     assert len({(r.package, r.feature, r.version) for r in rows}) == len(rows)

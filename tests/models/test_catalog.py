@@ -9,6 +9,7 @@ from pathlib import Path
 import catalog_models
 import meta_models
 import pytest
+from tests.support.rows import each_row
 
 from rung.core.errors import HubError, ModelNotFound, UsageError
 from rung.models import lookup
@@ -26,7 +27,7 @@ def ids(model: KnownModel) -> str:
     return model.name
 
 
-@pytest.mark.parametrize("model", MODELS, ids=ids)
+@each_row("model", MODELS, ids)
 def test_the_computed_number_of_weights_is_the_published_one(model: KnownModel) -> None:
     found = outline_of(Match(model.name, model))
     assert found.parameters == pytest.approx(model.parameters, rel=0.005)
@@ -52,7 +53,7 @@ def test_rows_are_whole() -> None:
     assert {family: len(marked) for family, marked in usual.items() if len(marked) != 1} == {}
 
 
-@pytest.mark.parametrize("model", MODELS, ids=ids)
+@each_row("model", MODELS, ids)
 def test_every_spelling_of_a_row_means_that_row(model: KnownModel) -> None:
     for spelling in (model.name, *model.aliases, model.title, model.name.upper(), model.name.replace("-", " ")):
         found = find(spelling)

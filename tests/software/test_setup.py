@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from tests.support.rows import each_row
 
 from rung.core.errors import DeviceError, UnknownDevice, UsageError
 from rung.core.value import FrozenDict
@@ -90,7 +91,7 @@ def test_what_it_chooses_is_judged_to_fit(key):
         assert all(bool(one.command) == (one.how in ("install", "optional")) for one in found.packages)
 
 
-@pytest.mark.parametrize("product", products(), ids=lambda p: p.name)
+@each_row("product", products(), lambda p: p.name)
 def test_every_product_gets_a_command(product):
     found = choose([host_of(catalog.device(product.name), ("linux", "x86_64"), "3.12")])
     assert found.torch.command
