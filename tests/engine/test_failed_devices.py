@@ -59,15 +59,19 @@ def go_on(model, tokens, **options):
     return answer.tokens
 
 
-def write_adapter(folder, rank=2, seed=0):
-    """A LoRA of the demo's first layer."""
+def write_adapter(folder, rank=2, seed=0, layers=(0,)):
+    """A LoRA of the demo's first layer, or of others."""
     from safetensors.numpy import save_file
 
     card, chance = rung.load("demo", device="cpu").card, np.random.default_rng(seed)
     rows, columns = card.tensor("layers.0.q").shape
-    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    names = [f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_" for layer in layers]
     parts = {"A": (rank, columns), "B": (rows, rank)}
-    tensors = {f"{name}{part}.weight": chance.normal(0, 0.3, shape).astype(np.float32) for part, shape in parts.items()}
+    tensors = {
+        f"{name}{part}.weight": chance.normal(0, 0.3, shape).astype(np.float32)
+        for name in names
+        for part, shape in parts.items()
+    }
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"]}
     (folder / "adapter_config.json").write_text(json.dumps(config))

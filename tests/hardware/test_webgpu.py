@@ -223,5 +223,6 @@ def test_nothing_chooses_a_software_adapter(adapter):
     assert (adapter,) not in select_groups(())
     assert select_device(adapter.id).arch == webgpu.SOFTWARE
     assert select_groups((adapter.id,))[0][0].arch == webgpu.SOFTWARE
-    with pytest.raises(UsageError, match="shares no layers"):
-        select_groups((f"{adapter.id}+cpu",))
+    assert [device.kind for device in select_groups((f"{adapter.id}+cpu",))[0]] == ["webgpu", "cpu"]
+    with pytest.raises(UsageError, match="shares layers with the processor alone"):
+        select_groups((f"{adapter.id}+p2200 webgpu",))

@@ -1,21 +1,23 @@
-"""Plans with devices of WebGPU: whole language models alone, chosen by predicted speed."""
+"""Plans with devices of WebGPU: whole language models, or layers beside the processor, chosen by predicted speed."""
 
 from dataclasses import replace
 
 import pytest
 
-from rung.core.errors import DeviceError, DoesNotFit
-from rung.core.types import Capability, Device, Level, Proof, Rung
+from rung.core.errors import DeviceError, DoesNotFit, UsageError
+from rung.core.types import Capability, Device, Level, Proof, Rung, StepClass
 from rung.core.value import FrozenDict
 from rung.kernels.webgpu.layouts import gpu_bytes
+from rung.models.card import Layer
 from rung.models.lookup import find_outline
 from rung.ops import LADDERS
-from rung.planning import memory, weight_plan
+from rung.planning import memory, placement, weight_plan
 from rung.planning.check import check
 from rung.planning.check_result import Question
 from rung.planning.network_spec import Subject
 from rung.planning.request import Request, parse_memory
-from rung.planning.solve import choose_device, solve
+from rung.planning.solve import choose_device, solve, steps_down
+from rung.planning.weight_plan_cache import WeightPlanCache
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 #: Names of the rungs: of a linear's row, and of a whole token.
@@ -107,15 +109,122 @@ def test_the_cache_is_in_q8_0_where_16_bits_do_not_fit():
     assert plan(card, reached(), context=512, cache_type="q8_0").cache_dtype == "q8_0"
 
 
-@pytest.mark.usefixtures("rungs")
-def test_no_layers_are_shared_with_a_device_of_webgpu():
+def small_card(gigabytes=2.0, **changes):
+    size = int(gigabytes * 2**30)
+    return replace(reached(), free=size, memory=size, **changes)
+
+
+def on(planned, device):
+    (found,) = (each for each in planned.placements if each.device == device)
+    return found
+
+
+@pytest.mark.parametrize("options", [{"device": "webgpu:0"}, {"together": True}, {"memory": "cpu=2.2GB"}, {}])
+def test_a_small_card_has_as_many_layers_as_fit_and_the_processor_the_others(options):
+    card = gemma_2b("q8_0", "gguf")
+    planned = plan(card, small_card(), cpu(), context=512, **options)
+    first, second = planned.placements
+    assert (first.first, first.last, second.last) == (0, second.first, 18)
+    there, here = on(planned, "webgpu:0"), on(planned, "cpu")
+    assert there.memory.most <= there.budget
+    layer = (there.memory.weights + there.memory.kv_cache) / (there.last - there.first)
+    assert there.memory.most + layer > there.budget
+    assert there.memory.kv_cache * 18 == (there.last - there.first) * (here.memory.kv_cache + there.memory.kv_cache)
+    assert planned.packing == "r16"
+    assert any(f"{there.last - there.first} of 18 layers" in reason for reason in planned.reasons)
+    (step,) = (step for step in steps_down(planned, None) if step.rung == "all layers")
+    assert (step.device, step.step) == ("webgpu:0", StepClass.OUT_OF_MEMORY)
+    alone = plan(card, cpu(), context=512).decode_rate
+    assert alone < planned.decode_rate < plan(card, small_card(5), context=512).decode_rate
+
+
+def test_the_embedding_of_shared_layers_lies_beside_the_processor():
+    card = gemma_2b("q8_0", "gguf")
+    card = replace(card, decoder=replace(card.decoder, tied_head=False))
+    head = replace(card.tensor("embed"), name="head", role="head")
+    card = replace(card, tensors=(*card.tensors, head))
+    planned = plan(card, small_card(), cpu(), context=512)
+    there = on(planned, "webgpu:0")
+    layers = sum(t.bytes for t in card.tensors if t.role.startswith("layers")) / 18 * (there.last - there.first)
+    head_bytes = head.bytes if there.last == 18 else 0
+    assert there.memory.weights == pytest.approx(layers + head_bytes, rel=0.01)
+
+
+def test_layers_are_shared_in_the_order_that_is_faster():
+    """A head that a card does not hold beside a layer is the processor's."""
+    card = gemma_2b("q8_0", "gguf")
+    first = plan(card, small_card(1.1), cpu(), context=512, device="webgpu:0").placements[0]
+    assert (first.device, first.first) == ("webgpu:0", 0)
+    plans = WeightPlanCache(Subject.of_card(card))
+    request = Request(context=512, memory=parse_memory("webgpu:0=2GB"))
+    devices = small_card(), cpu()
+    taken = placement.arrange(plans, None, devices, request, 512, True)
+    both = [placement._in_order(plans, None, each, request, 512, True) for each in (devices, devices[::-1])]
+    assert taken.rates.decode == max(each.rates.decode for each in both if each.over <= 0)
+    assert len({each.rates.decode for each in both}) == 2
+
+
+def test_a_card_that_holds_all_layers_shares_none_and_a_slow_one_has_none():
+    card = gemma_2b("q8_0", "gguf")
+    planned = plan(card, small_card(5), cpu(), context=512)
+    assert [each.device for each in planned.placements] == ["webgpu:0"]
+    assert all(len(each.placements) == 1 for each in planned.candidates)
+    slow = small_card(bandwidth=2e9)
+    assert [each.device for each in plan(card, slow, cpu(), context=512).placements] == ["cpu"]
+
+
+def test_windows_of_the_layers_of_a_device_are_counted_there():
+    card = gemma_2b("q8_0", "gguf")
+    layers = tuple(Layer(512 if n < 9 else None, 0) for n in range(18))
+    card = replace(card, decoder=replace(card.decoder, layers=layers))
+    planned = plan(card, small_card(1.1), cpu(), context=8192)
+    there, here = on(planned, "webgpu:0"), on(planned, "cpu")
+    whole = plan(card, cpu(), context=8192).placements[0].memory.kv_cache
+    assert there.memory.kv_cache + here.memory.kv_cache == whole
+
+
+def test_a_cache_in_q8_0_is_shared_and_one_of_few_bits_refused():
+    card = gemma_2b("q8_0", "gguf")
+    planned = plan(card, small_card(), cpu(), context=4096, device="webgpu:0", cache_type="q8_0")
+    assert (planned.cache_dtype, len(planned.placements)) == ("q8_0", 2)
+    with pytest.raises(UsageError, match="not for this model here"):
+        plan(card, small_card(), cpu(), context=4096, device="webgpu:0", cache_type="q4_0")
+
+
+def test_memory_that_card_and_processor_share_is_counted_once():
+    card = gemma_2b("q8_0", "gguf")
+    integrated = small_card(details=FrozenDict(shared_memory=True))
+    with pytest.raises(DoesNotFit):
+        plan(card, integrated, cpu(2.5), context=512)
+    assert len(plan(card, small_card(), cpu(2.5), context=512).placements) == 2
+
+
+def test_layers_are_shared_with_the_processor_alone():
     card, small = gemma_2b("q8_0", "gguf"), replace(p2200(), free=2 << 30, memory=2 << 30)
-    planned = plan(card, cpu(), small, reached(small), context=512, memory="cpu=2.6GB")
-    assert {placement.device for placement in planned.placements} == {"cuda:0", "cpu"}
+    for others in ((small,), (replace(small_card(), id="webgpu:1"),), ()):
+        with pytest.raises(DoesNotFit):
+            plan(card, *others, small_card(), context=512)
     with pytest.raises(DoesNotFit):
-        plan(card, small, reached(small), context=512)
+        plan(card, small, small_card(), cpu(), context=512, together=True)
+
+
+def test_what_the_processor_has_no_compiled_functions_for_is_not_shared():
+    card = gemma_2b("q8_0", "gguf")
     with pytest.raises(DoesNotFit):
-        plan(card, reached(small), cpu(), context=512, together=True)
+        plan(card, small_card(), cpu(vnni=Level.ABSENT), context=512, device="webgpu:0")
+    (found,) = check(
+        find_outline("gemma-2b", offline=True),
+        [(small_card(), cpu(vnni=Level.ABSENT))],
+        Question(formats=("q8_0",)),
+        alternatives=False,
+        relaxations=False,
+    ).choices
+    assert not found.verdict
+    (found,) = check(
+        find_outline("gemma-2b", offline=True), [(small_card(), cpu())], Question(formats=("q8_0",))
+    ).choices
+    assert found.verdict
+    assert found.command.endswith("--device webgpu:0")
 
 
 @pytest.mark.usefixtures("rungs")

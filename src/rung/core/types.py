@@ -347,8 +347,8 @@ class MemoryUse(Value):
 class Placement(Value):
     """The layers [first, last) that one device holds, with the memory they need there of ``budget`` bytes.
 
-    The device of the first placement also holds the embedding, that of the last the head. Both are 0 of what is not
-    placed by layers.
+    The device of the first placement also holds the embedding, that of the last the head; where the processor shares
+    layers with a device of WebGPU the embedding is the processor's. Both are 0 of what is not placed by layers.
     """
 
     device: str

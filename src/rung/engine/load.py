@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
-#: When a memory is full although the plan fitted (others may have taken it), the next plan may hold this share of what
-#: the last one wanted beside the runtime, which does not shrink; so many times.
-_LESS, _TIMES = 0.8, 3
+#: How often there is a smaller plan, when a memory is full although the plan fitted.
+_TIMES = 3
 #: Seconds that importing torch takes, about: prompts which are sooner read a token at a time are read without it.
 _TORCH = 1.5
 #: Longer prompts are read with torch whatever the rate, so that the memory of a run that is full is as planned.
@@ -256,11 +255,11 @@ def _planned_again(
     journal: Journal,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """A plan that wants less than the one for which there was no room; raises ``OutOfMemory`` when there is none."""
-    uses = {p.device: p.memory for p in plan.placements}
     try:
-        smaller, found = planned({d: int(m.most - (1 - _LESS) * (m.total - m.runtime)) for d, m in uses.items()})
+        smaller, found = planned(planning.smaller_budgets(plan))
     except DoesNotFit as error:
-        names = " and ".join(d.name for d in devices if d.id in uses)
+        used = {p.device for p in plan.placements}
+        names = " and ".join(d.name for d in devices if d.id in used)
         raise OutOfMemory(
             f"The memory of {names} is full, and no smaller plan is left.",
             [reason, *error.facts],
@@ -351,7 +350,7 @@ def bind_plan(
         journal.notes.append("an answer may differ in its last digits by what is computed beside it")
     if drafting is None or not _may_draft(drafting, decoder, journal):
         model = Model(card, plan, tuple(devices), decoder, journal, tokenizer)
-        if is_webgpu(plan.placements[0].device):
+        if any(is_webgpu(each.device) for each in plan.placements):
             planned = partial(again, format=plan.format, context=plan.context)
             model.processor = partial(_bind_on_processor, card, planned, journal, changes, parallel, prefix_cache)
         return model
@@ -450,10 +449,12 @@ def _identify(decoder: Decoder, card: ModelCard, plan: Plan) -> None:
 
 def _identity(files: str, plan: Plan, decoder: Decoder) -> bytes:
     """Return a name of all that keys and values depend on: the model's files and how they are computed now."""
+    from rung.engine.scheduling.segments import SegmentedStep
     from rung.kernels.cpu import target
     from rung.run.binding import Step
 
-    rung = decoder.step.rung.name if isinstance(decoder.step, Step) else ""
+    step = decoder.step
+    rung = step.rung.name if isinstance(step, Step) else step.names if isinstance(step, SegmentedStep) else ""
     cpu = target.level().name if any(each.device == "cpu" for each in plan.placements) else ""
     computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, rung
     parts = [__version__, files, *computed, decoder.pool.layout]
@@ -492,6 +493,7 @@ def _bind_decoder(
         from rung.engine.scheduling.kv_cache import BlockPool
         from rung.engine.tokenizers.tokenizer import Tokenizer
         from rung.ops.decode_step.weights import Weights
+        from rung.run.binding import Step
 
         tokenizer = Tokenizer.from_card(card)
         short = singles and len(tokenizer.encode(first_prompt[:_LOOK], special=True, bos=True)) <= singles
@@ -501,6 +503,7 @@ def _bind_decoder(
         weights = Weights.bind(card.decoder, parts, plan.context)
         step = parts.step()
         if split is not None:
+            assert isinstance(step, Step), "layers on several machines are those of processors"
             return _bind_split(*split, plan, weights, step, parallel), tokenizer
         pool = BlockPool(
             card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block, sequences=plan.parallel

@@ -89,7 +89,7 @@ class Model:
         self.backend = backend
         #: Loads the model on the processor, where answers go on after a device of WebGPU failed; None: that is raised.
         self.processor: Callable[[], tuple[Plan, tuple[Device, ...], Decoder]] | None = None
-        replace = self._go_on_elsewhere if is_webgpu(plan.placements[0].device) else None
+        replace = self._go_on_elsewhere if _gpu_of(plan) else None
         if getattr(backend, "depth", 1) > 1:  # steps are under way on several machines
             from rung.engine.scheduling.pipeline import PipelineScheduler
 
@@ -189,7 +189,7 @@ class Model:
         """
         if self.processor is None or (type(error) is DeviceError and self._explain(error) is not error):
             raise error
-        device = self.plan.placements[0].device
+        device = _gpu_of(self.plan)
         self._journal.say(f"{device} failed: the processor reads the model and goes on with the answer")
         try:
             plan, devices, decoder = self.processor()
@@ -530,6 +530,11 @@ def _with_fact(error: Exception, fact: str) -> Exception:
     if isinstance(error, RungError):
         error.facts = (*error.facts, fact)
     return error
+
+
+def _gpu_of(plan: Plan) -> str:
+    """Return the device of WebGPU that holds layers of a plan; empty where none does."""
+    return next((each.device for each in plan.placements if is_webgpu(each.device)), "")
 
 
 def _as_messages(prompt: Messages | str) -> Messages:

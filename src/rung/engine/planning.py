@@ -18,13 +18,17 @@ from rung.hardware import detect, thread_count
 from rung.hardware.interpreter import without_wheels
 from rung.hardware.json_cache import how_often
 from rung.hardware.select import catalog_device, select_groups
+from rung.kernels.webgpu import is_webgpu
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.folder import NetworkCard
+from rung.planning.placement import is_segmented
 from rung.planning.request import Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
 
 _MEASURING = 60.0  # seconds for numbers of threads, most of them for compiling one kernel, once
+#: What the next plan may hold of what one takes beside the runtime, whose memory was full.
+_LESS = 0.8
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_IN_HEAP = -1, -3, 32 << 20
 
@@ -113,6 +117,21 @@ def _choose_threads(processor: Device) -> None:
     outcome = worker.run([job], _MEASURING)[0]
     if outcome.ok:
         thread_count.keep(processor, {int(count): float(rate) for count, rate in outcome.value.items()})
+
+
+def smaller_budgets(plan: Plan) -> dict[str, int]:
+    """Return budgets for a smaller plan, where a memory is full although the plan fitted: others may have taken it.
+
+    It may hold ``_LESS`` of what the plan wanted beside the runtime, which does not shrink. Where a GPU and the
+    processor share layers it is the GPU's that is smaller, and the processor takes more of them.
+    """
+    found = {}
+    for each in plan.placements:
+        use = each.memory
+        found[each.device] = int(use.most - (1 - _LESS) * (use.total - use.runtime))
+        if is_segmented(plan.placements) and not is_webgpu(each.device):
+            found[each.device] = each.budget
+    return found
 
 
 def machine_memory() -> int:

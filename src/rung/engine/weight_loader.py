@@ -7,6 +7,7 @@ imports torch for weights that are packed: a short prompt is answered without it
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ from rung import formats
 from rung.core.shield import Outcome, Workers
 from rung.core.types import Case, Device, Placement, Plan
 from rung.core.value import FrozenDict
+from rung.engine.scheduling.segments import Segment, SegmentedStep
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.formats.stacking import stacked
@@ -25,7 +27,7 @@ from rung.models.decoder_memory import IN_BLOCKS
 from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
-from rung.planning.placement import is_lossless
+from rung.planning.placement import embedding_device, is_lossless, is_segmented
 from rung.planning.weight_plan import WIDER, Weight, compute_dtype, plan_weights, reads_without_torch
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
@@ -55,6 +57,9 @@ class WeightLoader:
     ) -> None:
         self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
         self._done, self._all, self._counting = 0, 0, threading.Lock()
+        #: Whether a device of WebGPU and the processor share the layers, each with a rung of whole steps.
+        self.segmented = is_segmented(plan.placements)
+        self._embeds = embedding_device(plan.placements)
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
         self._threads = Workers(several)
         self._linears: dict[str, Outcome[Linear]] = {}
@@ -75,10 +80,10 @@ class WeightLoader:
                 device, journal, dtype=dtype, threads=plan.threads, packed=packed, mapped=plan.packing == "mapped"
             )
             binder, cases = self._binders[device.id], list(self._cases(weights, placement, dtype))
-            binder.prove([*cases, *self._likely_step(binder, cases)], apart=not self._shared)
+            binder.prove([*cases, *self._likely_step(binder, cases, placement)], apart=not self._shared)
         self._head: Linear | None = None
-        self._rungs: set[str] = set()
-        self._ordered = False  # whether columns of a weight lie in an order of their own
+        self._rungs: defaultdict[str, set[str]] = defaultdict(set)
+        self._ordered: set[str] = set()  # devices where columns of a weight lie in an order of their own
 
     def __enter__(self) -> Self:
         try:
@@ -97,7 +102,7 @@ class WeightLoader:
         self._all = sum(tensor.bytes for tensor in multiplied)
         if not self._shared and self.holds("embed"):
             self._all += self.card.tensor("embed").bytes
-            self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
+            self._rows = self._threads.submit(self._encoded, "embed", self._embeds)
         multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
         stacks = self._stacks([tensor.role for tensor in multiplied])
         self._linears = {role: self._threads.submit(self._bind_linear, roles) for role, roles in stacks.items()}
@@ -120,7 +125,7 @@ class WeightLoader:
     def _shared(self) -> bool:
         """Return whether rows are looked up in the head's packed weight, and not in a copy of its own or on another
         device."""
-        return self.card.tied_head and self.plan.placements[0].device == self.plan.placements[-1].device
+        return self.card.tied_head and self._embeds == self.plan.placements[-1].device
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
         """Every class of cases that this model will ask for on one device."""
@@ -131,7 +136,7 @@ class WeightLoader:
                 continue
             for count in (1, _MANY):
                 yield Case("linear", weight.format.name, dtype, (count, rows, columns))
-            if weight.tensor.role == "embed" and placement.first == 0:
+            if weight.tensor.role == "embed" and placement.device == self._embeds:
                 yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
         for layer in () if self._reads_whole(placement.device) else shape.layers[placement.first : placement.last]:
             for queries in (1, _MANY):
@@ -146,7 +151,7 @@ class WeightLoader:
 
     def _reads_whole(self, device: str) -> bool:
         """Return whether only whole steps read a cache on a device."""
-        return is_webgpu(device) or (self.plan.cache_dtype in IN_BLOCKS and device == "cpu")
+        return self.segmented or is_webgpu(device) or (self.plan.cache_dtype in IN_BLOCKS and device == "cpu")
 
     def _torch_device(self, role: str) -> str:
         """The device that computes with a role's tensor: with ``embed``, where it is multiplied, as a tied head."""
@@ -159,6 +164,8 @@ class WeightLoader:
     @property
     def without_torch(self) -> bool:
         """Return whether the decoder of these parts runs without torch, as the plan reckons."""
+        if self.segmented:
+            return True
         placement, *others = self.plan.placements
         weights, device = self._weights[placement.device].values(), self._binders[placement.device].device
         return not others and reads_without_torch(Subject.of_card(self.card), weights, device, self.plan.cache_dtype)
@@ -186,7 +193,7 @@ class WeightLoader:
 
     def look_up(self) -> Embedding:
         """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
-        binder = self._binders[self.plan.placements[0].device]
+        binder = self._binders[self._embeds]
         if self._rows is None:
             return Embedding(binder, tied=self._tied())
         return Embedding(binder, encoded=self._rows.result())
@@ -205,27 +212,39 @@ class WeightLoader:
             softcap=shape.attention_softcap,
         )
 
-    def step(self) -> Step:
+    def step(self) -> Step | SegmentedStep:
         """Whole tokens, once every linear is bound."""
-        return Step(self._binders[self.plan.placements[0].device], self._step_case(self._rungs, self._ordered))
+        placements = self.plan.placements
+        if self.segmented:
+            return SegmentedStep([Segment(each.first, each.last, self._part_step(each)) for each in placements])
+        rungs = set[str]().union(*self._rungs.values())
+        return Step(self._binders[placements[0].device], self._step_case(rungs, bool(self._ordered)))
 
-    def _step_case(self, rungs: set[str], ordered: bool) -> Case:
-        """Whole tokens whose linears take those rungs for a row."""
+    def _part_step(self, placement: Placement) -> Step:
+        """Return what computes the layers of one device."""
+        device = placement.device
+        case = self._step_case(self._rungs[device], device in self._ordered, placement)
+        return Step(self._binders[device], case)
+
+    def _step_case(self, rungs: set[str], ordered: bool, part: Placement | None = None) -> Case:
+        """Whole tokens whose linears take those rungs for a row; those of a ``part`` of the layers."""
         shape = self._shape
         options = {
             "linears": tuple(sorted(rungs)),
             "head_dim": shape.head_dim,
-            "devices": len(self.plan.placements),
+            "devices": 1 if part else len(self.plan.placements),
             "ordered": ordered,
+            **({"part": True} if part else {}),
         }
-        sizes = (len(shape.layers), shape.hidden, shape.feed_forward, shape.vocabulary)
+        layers = part.last - part.first if part else len(shape.layers)
+        sizes = (layers, shape.hidden, shape.feed_forward, shape.vocabulary)
         return Case("decode_step", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
 
-    def _likely_step(self, binder: Binder, cases: Sequence[Case]) -> Iterator[Case]:
+    def _likely_step(self, binder: Binder, cases: Sequence[Case], placement: Placement) -> Iterator[Case]:
         """Whole tokens as they will be if every rung passes its check: to be checked with these, not after them."""
         rungs = {binder.likely(case) for case in cases if case.op == "linear" and case.shape[0] == 1}
-        if len(self.plan.placements) == 1 and "" not in rungs:
-            yield self._step_case(rungs, False)
+        if (len(self.plan.placements) == 1 or self.segmented) and "" not in rungs:
+            yield self._step_case(rungs, False, placement if self.segmented else None)
 
     def _tied(self) -> Linear:
         if self._head is None:
@@ -233,9 +252,10 @@ class WeightLoader:
         return self._head
 
     def _bind(self, role: str) -> Linear:
-        linear = self._linears.pop(role).result()
-        self._rungs.add(linear.rungs[0].name)
-        self._ordered |= linear.format.layout == "ordered"
+        linear, device = self._linears.pop(role).result(), self._torch_device(role)
+        self._rungs[device].add(linear.rungs[0].name)
+        if linear.format.layout == "ordered":
+            self._ordered.add(device)
         return linear
 
     def _bind_linear(self, roles: Sequence[str]) -> Linear:

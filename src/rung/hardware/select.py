@@ -175,9 +175,9 @@ def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
             [f"they are of the kinds {', '.join(kinds)}"],
             ["--device A --device B   # asks about each by itself"],
         )
-    if len(found) > 1 and "webgpu" in kinds:
+    if "webgpu" in kinds and sorted(device.kind for device in found) not in (["webgpu"], ["cpu", "webgpu"]):
         raise UsageError(
-            f"{name} is no budget: a device of WebGPU holds a whole model and shares no layers.",
+            f"{name} is no budget: a device of WebGPU shares layers with the processor alone.",
             [],
             ["--device A --device B   # asks about each by itself"],
         )

@@ -263,8 +263,8 @@ def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
         words += ["--format", storage_name(arrangement.storage)]
     words += [] if makes else ["--context", str(case.context)]
     words += ["--cache-type", case.request.cache_type] if case.request.cache_type else []
-    if len(group) == 1:
-        words += ["--device", _device_name(group[0])]
+    named = group if len(group) == 1 else [device for device in group if device.kind == "webgpu"]
+    words += [word for device in named for word in ("--device", _device_name(device))]  # the processor takes the rest
     return shlex.join([*words, *_budgets(case.request.memory, group)])
 
 

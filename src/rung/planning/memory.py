@@ -81,12 +81,18 @@ INTEGERS: Taken = ((False,), (False,), (False,))
 
 
 def weights_on(
-    weights: Iterable[Weight], first: int, last: int, layers: int, tied: bool, encoder_layers: int = 0
+    weights: Iterable[Weight],
+    first: int,
+    last: int,
+    layers: int,
+    tied: bool,
+    encoder_layers: int = 0,
+    embeds: bool | None = None,
 ) -> list[Weight]:
     """The weights that a device with the layers [first, last) holds; layers of a decoder count after its encoder's.
 
-    The first device holds the embedding; the last one the final norm and the head, which for a tied
-    head means a second copy of the embedding when the layers are split.
+    The first device holds the embedding, or the one that ``embeds``; the last one the final norm and the head, which
+    for a tied head means a second copy of the embedding when that is another device.
     """
     found = []
     for weight in weights:
@@ -95,7 +101,7 @@ def weights_on(
         layer = layer_of(rest if side in ("encoder", "decoder") else role)
         if layer is not None and side == "decoder":
             layer += encoder_layers
-        starts, ends = first == 0, last == layers
+        starts, ends = first == 0 if embeds is None else embeds, last == layers
         inside = layer is not None and first <= layer < last
         embeds = role == "embed" and (starts or (tied and ends))
         if inside or embeds or (layer is None and ends and role != "embed"):

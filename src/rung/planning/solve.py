@@ -25,7 +25,7 @@ from rung.planning.placement import (
     webgpu_verdict,
 )
 from rung.planning.request import Request
-from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
+from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, in_turn, rates
 from rung.planning.weight_plan import WIDER, Storage, compute_dtype, parts, percent
 from rung.planning.weight_plan_cache import WeightPlanCache
 
@@ -33,6 +33,8 @@ from rung.planning.weight_plan_cache import WeightPlanCache
 DEFAULT_CONTEXT = 4096
 #: Formats that an unquantized folder may be stored in by itself.
 SIXTEEN = ("bf16", "f16")
+#: What a reason says between the layers that a device of WebGPU holds and why it holds no more.
+_SHARED = ", the others on the processor: "
 #: From this share of the highest speed on two formats count as equally fast: predictions are no better.
 _NEAR = 0.9
 FORMATS = (*SIXTEEN, "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q4_0")
@@ -46,7 +48,7 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
     floor that fits, among those with a fast rung that decode at reading speed. Where none does, speed decides. Keys and
     values are stored in q8_0 where they do not fit otherwise, unless ``cache_type`` says in what. Several
     devices share the layers when one is too small, but not those of an encoder, nor of a network that transformers
-    builds.
+    builds; a device of WebGPU, named or not, shares them with the processor.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
     ``UnknownDevice``, ``UsageError`` for a budget of another device and for a cache that cannot be, ``DeviceError`` for
@@ -63,7 +65,7 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
             f"{plans.subject.name} {built} on one device.",
             ways_out=[f"rung plan {quoted(request.typed.model or card.path)} --device {quoted(usable[0].name)}"],
         )
-    groups = [(device,) for device in usable] if alone else groups_of(usable, request.together)
+    groups = [(device,) for device in usable] if alone else groups_of(usable, request.together, devices)
     tried: list[tuple[Arrangement, int, Verdict]] = []
     requested = storages(plans.subject, request.format)
     for context in contexts:
@@ -71,12 +73,13 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
             (a, context, verdict_of(a, group, request.cache_type))
             for format, group in itertools.product(requested, groups)
             for a in arrangements(plans, format, group, request, context)
+            if len(a.placements) == len(group) or not _sharing(group)
         ]
         tried = tried or found
         fitting = [a for a, _, verdict in found if verdict]
         if fitting:
             best, reasons = choose(plans.subject, fitting, request.format)
-            reasons = (*reasons, *cache_reasons(best, request.cache_type))
+            reasons = (*reasons, *cache_reasons(best, request.cache_type), *layer_reasons(best, devices))
             if context < contexts[0]:
                 reasons = (*reasons, f"context {context:,}: {contexts[0]:,} tokens do not fit")
             return _plan(plans.subject, best, context, request, reasons, found)
@@ -180,6 +183,23 @@ def cache_reasons(best: Arrangement, cache_type: str | None) -> tuple[str, ...]:
     return (f"cache f16 → q8_0: 16 bits do not fit, error {percent(best.cache_error_db):.1g} %",)
 
 
+def _sharing(group: Sequence[Device]) -> bool:
+    """Return whether it is a device of WebGPU beside the processor, which takes what is too much for that alone."""
+    return len(group) > 1 and any(device.kind == "webgpu" for device in group)
+
+
+def layer_reasons(best: Arrangement, devices: Iterable[Device]) -> tuple[str, ...]:
+    """Return how a device of WebGPU and the processor share the layers."""
+    if not best.segmented:
+        return ()
+    placed = next((p, d) for p in best.placements for d in devices if d.id == p.device and d.kind == "webgpu")
+    placement, card = placed
+    layers = best.weight_plan.subject.layers
+    head = " and the head" if placement.last == layers else ""
+    which = f"{placement.last - placement.first} of {count(layers, 'layer')}{head}"
+    return (f"{which} on {card.name}{_SHARED}{size(placement.budget)} hold no more",)
+
+
 def verdict_of(arrangement: Arrangement, group: Sequence[Device], cache_type: str | None) -> Verdict:
     """Return whether it would run there: every weight has a rung, every device multiplies the format, the cache can be
     the requested type, and it fits."""
@@ -232,7 +252,21 @@ def _wide_enough(wide: list[Arrangement], quantized: list[Arrangement], pace: fl
 
 def steps_down(plan: Plan, cache_type: str | None) -> tuple[StepDown, ...]:
     """The 16 bits that an unquantized folder, or the cache, was not given: each refused there, so that a lower format
-    was taken. ``cache_type`` is the requested one."""
+    was taken; and the layers that a device of WebGPU has no room for. ``cache_type`` is the requested one."""
+    return (*_fewer_layers(plan), *_smaller(plan, cache_type))
+
+
+def _fewer_layers(plan: Plan) -> tuple[StepDown, ...]:
+    """The layers that the processor takes from a device of WebGPU, whose memory is too small for all."""
+    for reason in plan.reasons:
+        if _SHARED in reason:
+            device = next(each.device for each in plan.placements if each.device != "cpu")
+            why = reason.partition(_SHARED)[2]
+            return (StepDown("plan", "all layers", device, StepClass.OUT_OF_MEMORY, why, reason.partition(",")[0]),)
+    return ()
+
+
+def _smaller(plan: Plan, cache_type: str | None) -> tuple[StepDown, ...]:
     if plan.cache_dtype == "q8_0" and cache_type is None:
         reason = next(reason for reason in plan.reasons if reason.startswith("cache "))
         cache = StepDown("cache", "f16", plan.placements[0].device, StepClass.OUT_OF_MEMORY, reason, "q8_0")
@@ -278,9 +312,10 @@ def speed(plans: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt:
     for placement in plan.placements:
         device = by_id[placement.device]
         weight_plan = plans.plan(requested, device, compute_dtype(device, lossless), plan.packing in WIDER)
-        rate = rates(weight_plan.groups, plans.subject, device, plan.context, plan.cache_dtype, prompt)
-        found.append((rate, placement.last - placement.first))
-    return split_rates(found, plans.subject.layers)
+        ends, subject = (placement.first, placement.last), plans.subject
+        groups, share = weight_plan.groups_on(*ends), (ends[1] - ends[0]) / subject.layers
+        found.append(rates(groups, subject, device, plan.context, plan.cache_dtype, prompt, share=share))
+    return in_turn(found)
 
 
 def _plan(
@@ -292,7 +327,7 @@ def _plan(
     found: list[tuple[Arrangement, int, Verdict]],
 ) -> Plan:
     name = best.name
-    packings = {w.packing for w in best.weights if w.multiplies}
+    packings = {w.packing for plan, _, _ in best.parts for w in plan.weights if w.multiplies}
     return Plan(
         model=subject.name,
         format=name,

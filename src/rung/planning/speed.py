@@ -207,19 +207,25 @@ def rates(
     cache_dtype: str,
     prompt: int,
     batch: int = 1,
+    share: float = 1.0,
 ) -> Rates:
     """Tokens per second of a model that lies on one device, in all ``batch`` sequences together.
 
-    ``prompt`` is the number of tokens read, after which decoding is timed.
+    ``prompt`` is the number of tokens read, after which decoding is timed. With a ``share`` of the layers ``parts`` are
+    the matrices of these.
     """
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
     depth = max(min(prompt, context), 1)
-    cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
-    layers, computed = _layers(parts, subject, device), cache + sum(_one_row(g, device, bandwidth) for g in parts)
+    cache = share * batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
+    layers, computed = (
+        _layers(parts, subject, device, share),
+        cache + sum(_one_row(g, device, bandwidth) for g in parts),
+    )
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
     once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
-    between = layers / MOST_ROWS if any(map(_multiplies_packed, parts)) else _between(subject, device, depth)
-    read = many + once / depth + _attention(subject, device, depth) + between
+    packed = any(map(_multiplies_packed, parts))
+    between = layers / MOST_ROWS if packed else share * _between(subject, device, depth)
+    read = many + once / depth + share * _attention(subject, device, depth) + between
     if device.kind == "cpu" or not device.rates:
         return Rates(batch / (layers + computed), 1 / read)
     return Rates(batch / max(layers, computed), 1 / max(read, layers * _chunks(depth) / depth))
@@ -238,8 +244,9 @@ def _share(device: Device) -> float:
     return float(device.details.get("reads", _CPU_SHARE))
 
 
-def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
-    """Seconds of all layers of a token beside its weights and its cache, the launches of its linears among them."""
+def _layers(parts: Iterable[Group], subject: Subject, device: Device, share: float = 1.0) -> float:
+    """Seconds of all layers of a token, or of a ``share`` of them, beside its weights and its cache, the launches of
+    its linears among them."""
     parts = tuple(parts)
     step = "gpu" if device.kind != "cpu" else step_of(parts)
     if any(map(_multiplies_packed, parts)):
@@ -251,10 +258,10 @@ def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
     layer = measured or ((step == "numba.step" and instructions.seconds_of_layer(device)) or _LAYER_SECONDS[step])
     if subject.borrowed:
         layer += subject.shape.experts_per_token * device.rates.get("expert transformers", _EXPERT_SECONDS)
-        return layer * subject.layers
+        return share * layer * subject.layers
     known = device.rates
     launches = sum(group.matrices * known.get(f"launch {group.rung} {group.format}", 0.0) for group in parts)
-    return layer * subject.layers + launches
+    return share * layer * subject.layers + launches
 
 
 def _chunks(depth: int) -> int:
@@ -414,10 +421,7 @@ def _peak_of(dtype: str, device: Device) -> float:
     return device.peaks.get(dtype) or device.peaks.get("f32") or _SLOWEST_PEAK
 
 
-def split_rates(parts: Iterable[tuple[Rates, int]], layers: int) -> Rates:
-    """Rates of a model split by layers: the times of the parts add, each in proportion to its layers."""
-    shares = [(part, count / layers) for part, count in parts]
-    return Rates(
-        1 / sum(share / part.decode for part, share in shares),
-        1 / sum(share / part.prefill for part, share in shares),
-    )
+def in_turn(parts: Iterable[Rates]) -> Rates:
+    """Return the rates of a model whose parts are computed one after the other: their times add."""
+    parts = list(parts)
+    return Rates(1 / sum(1 / part.decode for part in parts), 1 / sum(1 / part.prefill for part in parts))

@@ -299,8 +299,9 @@ def step_rung(subject: Subject, weights: Iterable[Weight], device: Device, cache
     return "" if rung is None else rung.name
 
 
-def step_case(subject: Subject, weights: Iterable[Weight], cache_dtype: str) -> Case:
-    """Return the tokens of a decoder whose ``weights`` are all on one device, as rungs are asked for them."""
+def step_case(subject: Subject, weights: Iterable[Weight], cache_dtype: str, part: bool = False) -> Case:
+    """Return the tokens of a decoder whose ``weights`` are all on one device, or ``part`` of them, as rungs are asked
+    for them."""
     decoder = subject.decoder
     assert decoder is not None
     multiplied = _multiplied(subject, weights)
@@ -309,6 +310,7 @@ def step_case(subject: Subject, weights: Iterable[Weight], cache_dtype: str) -> 
         "head_dim": decoder.head_dim,
         "devices": 1,
         "ordered": any(map(_is_ordered, multiplied)),
+        **({"part": True} if part else {}),
     }
     sizes = (len(decoder.layers), decoder.hidden, decoder.feed_forward, decoder.vocabulary)
     return Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))

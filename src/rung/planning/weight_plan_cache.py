@@ -75,15 +75,27 @@ class WeightPlan:
         """See ``rung.planning.weight_plan.reads_without_torch``."""
         return reads_without_torch(self.subject, (kind.weight for kind in self.kinds), device, cache_dtype)
 
+    def groups_on(self, first: int, last: int) -> tuple[Group, ...]:
+        """Return the groups of the weights that a token is multiplied with in the layers [first, last), and of the head
+        behind the last one."""
+        if (first, last) == (0, self.subject.layers):
+            return self.groups
+        mine = self._on(first, last, False)
+        return groups(((weight, 1) for weight in mine), self.subject)
+
+    def _on(self, first: int, last: int, embeds: bool | None) -> list[Weight]:
+        shape, layers = self.subject.shape, self.subject.layers
+        return weights_on(self.weights, first, last, layers, self.subject.tied, shape.encoder_layers, embeds)
+
     def cache_block(self, device: Device, cache_dtype: str) -> int:
         """Return the positions of a block of the cache with all weights on a device; 0 for a sequence in one."""
         weights = (kind.weight for kind in self.kinds)
         return BLOCKS.get(step_rung(self.subject, weights, device, cache_dtype), 0)
 
-    def step_verdict(self, device: Device, cache_dtype: str) -> Verdict:
-        """Return whether a rung computes tokens with all weights on a device and such a cache; where none does, why the
-        first one of its kind does not."""
-        case = step_case(self.subject, [kind.weight for kind in self.kinds], cache_dtype)
+    def step_verdict(self, device: Device, cache_dtype: str, part: bool = False) -> Verdict:
+        """Return whether a rung computes tokens with all weights on a device and such a cache, or ``part`` of the
+        layers; where none does, why the first one of its kind does not."""
+        case = step_case(self.subject, [kind.weight for kind in self.kinds], cache_dtype, part)
         ladder = LADDERS["decode_step"]
         climb = ladder.climb(device, case)
         if climb.rung is not None:
@@ -105,12 +117,12 @@ class WeightPlan:
         total = sum(kind.weight.bytes * len(kind.places) for kind in self.kinds)
         return total, workspace(kind.weight for kind in self.kinds)
 
-    def bytes(self, first: int, last: int) -> tuple[int, int]:
-        """Bytes of the weights of the layers [first, last), with what lies around them, and of their workspace."""
-        layers = self.subject.layers
-        if (first, last) == (0, layers):
+    def bytes(self, first: int, last: int, embeds: bool | None = None) -> tuple[int, int]:
+        """Bytes of the weights of the layers [first, last), with what lies around them, and of their workspace. The
+        embedding lies before the first layer, or where it is said (``embeds``)."""
+        if (first, last) == (0, self.subject.layers):
             return self._whole
-        mine = weights_on(self.weights, first, last, layers, self.subject.tied, self.subject.shape.encoder_layers)
+        mine = self._on(first, last, embeds)
         return sum(weight.bytes for weight in mine), workspace(mine)
 
 

@@ -510,12 +510,23 @@ class Step:
 
     def apply(self, state: Step, batch: Sequence[Any]) -> Floats:
         """Return logits [outputs, vocabulary] of a batch of ``SequenceRows``."""
+        return self._call("apply", batch)
+
+    def through(self, state: Step, batch: Sequence[Any], hidden: Floats) -> Floats:
+        """Return hidden states behind the layers that are bound, of those before them."""
+        return self._call("through", batch, hidden)
+
+    def finish(self, state: Step, batch: Sequence[Any], hidden: Floats) -> Floats:
+        """Return logits [outputs, vocabulary] of hidden states before the layers that are bound."""
+        return self._call("finish", batch, hidden)
+
+    def _call(self, name: str, *arguments: Any) -> Floats:
         try:
-            result: Floats = self._implementation.apply(self._state, batch)
+            result: Floats = getattr(self._implementation, name)(self._state, *arguments)
             return result
         except Exception as error:
             self._step_down(error)
-        return self.apply(state, batch)
+        return self._call(name, *arguments)
 
     def _step_down(self, error: Exception) -> None:
         self._binder.failed(self.rung, self.case, error)

@@ -143,7 +143,7 @@ class Stage:
 def _parts_of(step: Any, plan: Plan) -> Any:
     """Return the implementation of a bound step. Raises ``UsageError`` for a rung that has all layers or none."""
     found = step.rung.load()
-    if not hasattr(found, "through"):
+    if not hasattr(found, "embed"):
         raise UsageError(
             f"{plan.model} cannot lie on several machines: {step.rung.name} computes it, which has all layers.",
             ["layers are divided where numba.step computes them"],

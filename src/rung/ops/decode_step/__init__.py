@@ -10,6 +10,7 @@ Contract of every rung's ``impl`` object::
     embed(state, batch) -> float32 array [rows, hidden]
     through(state, batch, hidden) -> float32 array [rows, hidden]
     head(state, batch, hidden) -> float32 array [outputs, vocabulary]
+    finish(state, batch, hidden) -> float32 array [outputs, vocabulary]
     choose(state, rows: SequenceRows, settings: Sequence[Row]) -> list of up to len(settings) tokens
     block: int
 
@@ -33,11 +34,14 @@ whose ``look_ahead`` is 0 has no ``choose``.
 ``embed``, ``through`` and ``head`` are ``apply`` in three parts, for a model whose layers lie on several machines
 (``rung.engine.scheduling.stages``): what comes before the first layer, the layers that there are, and what comes behind
 the last one. They give the bytes that ``apply`` gives. ``prepare`` takes a ``LayerStack`` for layers alone, which have
-``through`` alone. A rung that has none of them has all layers.
+``through`` alone. ``finish`` is ``through`` and ``head`` in one, whose hidden states need not come back from a device:
+layers that lie on several devices of one machine (``rung.engine.scheduling.segments``) need these two. A rung that has
+none of them has all layers.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many
-hold layers, and ``ordered``, whether columns of a weight lie in an order of their own (GPTQ's ``desc_act``).
+hold layers, ``ordered``, whether columns of a weight lie in an order of their own (GPTQ's ``desc_act``), and ``part``,
+whether another device has the other layers, with a rung of its own.
 """
 
 from __future__ import annotations
@@ -72,8 +76,17 @@ def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
     return [("token", Case("decode_step", format, dtype, (32, 4096, 11008, 32000), options))]
 
 
+def check_whole(case: Case, device: Device) -> Verdict:
+    """Accept what is no part of a model."""
+    return no("computes no part of a model") if case.options.get("part", False) else YES
+
+
 def check_glue(case: Case, device: Device) -> Verdict:
     """Every length fills vectors of 16, and all layers are on this device."""
+    return check_whole(case, device) and _check_lengths(case)
+
+
+def _check_lengths(case: Case) -> Verdict:
     _, hidden, feed_forward, _ = case.shape
     if case.options.get("devices", 1) != 1:
         return no("the layers lie on several devices")
@@ -98,7 +111,7 @@ def check_step(case: Case, device: Device) -> Verdict:
     others = [rung for rung in case.options["linears"] if rung not in ROWS]
     if others:
         return no(f"a linear of this model is computed by {others[0]}, which is no kernel for single rows")
-    return check_glue(case, device)
+    return _check_lengths(case)
 
 
 def check_webgpu(case: Case, device: Device) -> Verdict:
@@ -126,6 +139,8 @@ def check_webgpu_int8(case: Case, device: Device) -> Verdict:
 
 def check_cuda(case: Case, device: Device) -> Verdict:
     """All weights multiplied by CUDA C and all layers on this device, and lengths that units of 32 divide."""
+    if not (whole := check_whole(case, device)):
+        return whole
     others = [rung for rung in case.options["linears"] if rung not in GRAPH]
     if others:
         return no(f"a linear of this model is computed by {others[0]}, which has no kernel in a whole token")
@@ -140,6 +155,8 @@ def check_cuda(case: Case, device: Device) -> Verdict:
 
 def check_parts(case: Case, device: Device) -> Verdict:
     """All layers on this device, and no torch that would compute what lies between the products."""
+    if not (whole := check_whole(case, device)):
+        return whole
     if case.options.get("devices", 1) != 1:
         return no("the layers lie on several devices")
     if "torch" in device.software:
@@ -202,6 +219,7 @@ LADDER = register_ladder(
                 "rung.ops.decode_step.ref:RUNG",
                 needs=("package.torch",),
                 formats=("f32", "f16", "bf16"),
+                check="rung.ops.decode_step:check_whole",
             ),
         ),
     )

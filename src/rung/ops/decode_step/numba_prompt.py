@@ -40,11 +40,11 @@ class PromptReader:
             shape.norm_epsilon,
         )
         self._floats = self._heads_of.floats
-        self._caches = []
+        self._caches = {}
         for layer in weights.layers:
             _, *offsets = pool.layer(layer.index)
             layout = (pool.block, *offsets)
-            self._caches.append(cache_words(layout, pool.dtype, shape.head_dim, layer.window, self._floats))
+            self._caches[layer.index] = cache_words(layout, pool.dtype, shape.head_dim, layer.window, self._floats)
 
     def read(self, batch: Sequence[SequenceRows]) -> Floats:
         """Return the requested logits [outputs, vocabulary] of a batch; write the caches."""

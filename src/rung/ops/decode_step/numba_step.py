@@ -57,7 +57,7 @@ class _Memory:
             tuple(floats(MOST_ROWS * len(frequencies.inverse)) for _ in range(2)) for frequencies in weights.frequencies
         ]
         self.tables = BatchTables(pool, MOST_ROWS)
-        self.adapters = AdapterTable(len(list(weights.linears)), MOST_ROWS)
+        self.adapters = AdapterTable(len(list(weights.linears)), MOST_ROWS, weights.first_linear)
 
     def _array(self, columns: int) -> Floats:
         """Return rows of so many columns, [MOST_ROWS, columns to a whole vector]."""
@@ -210,6 +210,10 @@ class Step:
         parts = [outputs[first : first + most] for first in range(0, len(outputs), most)]
         found = [self._head(state, hidden[part], [adapters[row] for row in part]) for part in parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def finish(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return the requested logits [outputs, vocabulary] of hidden states before the layers that there are."""
+        return self.head(state, batch, self.through(state, batch, hidden))
 
     def _head(self, state: State, hidden: Floats, adapters: Sequence[Any]) -> Floats:
         """Return logits of a few hidden states, by a program."""

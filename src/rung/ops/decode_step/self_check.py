@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -381,6 +382,33 @@ def states(rung: Any, case: Case, device: str = "cpu", rounds: bool = False) -> 
     return found
 
 
+def _in_parts(rung: Any, case: Case, device: str, exact: bool) -> str:
+    """Return why the layers in two parts do not give what they give together: tokens of two sequences at once, then of
+    each one more, one of them with an adapter."""
+    if not hasattr(rung, "finish"):
+        return ""
+    ids, head_dim = np.random.default_rng(9).integers(0, VOCABULARY, 12).tolist(), int(case.options["head_dim"])
+    bound = weights(case, device)
+    bound = replace(bound, look_up=_Embedding(bound.look_up.rows(range(VOCABULARY)), None))
+    adapter, _ = adapters(bound)
+    one = TinyCache(head_dim, case.format, device)
+    caches = [TinyCache(head_dim, case.format, device, one) for _ in range(4)]
+    whole = rung.prepare(bound, one, threads=2)
+    first, last = (rung.prepare(bound.part(at, at + 1), one, threads=2) for at in range(2))
+    got, want = [], []
+    for start, end in ((0, 9), (9, 10)):
+        tokens, each = ids[start:end], (None, adapter)
+        apart, together = (
+            [SequenceRows(tokens, start, cache, 1, a) for cache, a in zip(some, each, strict=True)]
+            for some in (caches[:2], caches[2:])
+        )
+        hidden = rung.through(first, apart, bound.look_up.rows(tokens * 2)).copy()
+        got.append(rung.finish(last, apart, hidden).copy())
+        want.append(rung.apply(whole, together).copy())
+    reason = _differ(np.concatenate(got), np.concatenate(want), case.format, exact)
+    return f"layers in two parts: {reason}" if reason else ""
+
+
 #: Settings by which a rung chooses tokens by itself.
 _CHOICES: tuple[dict[str, Any], ...] = (
     {},
@@ -438,7 +466,9 @@ def check(rung: Rung, case: Case, device: str) -> str:
         return reason
     got, want = states(rung.load(), case, device), states(right, case, device, rounds)
     reason = _differ(got, want, case.format, exact)
-    return f"hidden states: {reason}" if reason else _chosen(rung.load(), case, device)
+    if reason:
+        return f"hidden states: {reason}"
+    return _in_parts(rung.load(), case, device, exact) or _chosen(rung.load(), case, device)
 
 
 def wrong_products(device: str) -> str:

@@ -4,7 +4,7 @@ torch."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +65,11 @@ class LayerWeights:
     narrow: Biased
     mlp_post_norm: Floats | None
 
+    @property
+    def linears(self) -> tuple[Biased, ...]:
+        """Return every linear, in the order of use."""
+        return (*self.inputs, self.output, *self.widen, self.narrow)
+
     @classmethod
     def bind(cls, shape: Shape, index: int, parts: Parts) -> LayerWeights:
         """Asks ``parts`` for everything that layer ``index`` has, in the order of use."""
@@ -105,17 +110,18 @@ class LayerWeights:
 @dataclass(frozen=True)
 class LayerStack:
     """Layers of one model that follow each other, all or some of them; ``frequencies`` are those of a context of known
-    length."""
+    length. ``first_linear`` is the number that the first linear here has among those of all parts of the model."""
 
     shape: Shape
     frequencies: tuple[Frequencies, ...]
     layers: tuple[LayerWeights, ...]
+    first_linear: int = field(default=0, kw_only=True)
 
     @property
     def linears(self) -> Iterator[tuple[Biased, str]]:
         """Yield every linear with torch's name of where it computes, in the order of use."""
         for layer in self.layers:
-            for each in (*layer.inputs, layer.output, *layer.widen, layer.narrow):
+            for each in layer.linears:
                 yield each, layer.device
 
     @classmethod
@@ -142,6 +148,14 @@ class Weights(LayerStack):
         """Yield every linear with torch's name of where it computes, in the order of use."""
         yield from super().linears
         yield self.head, self.layers[-1].device
+
+    def part(self, first: int, last: int) -> LayerStack:
+        """Return the layers [first, last) alone; with the last layer come norm and head."""
+        skipped = self.first_linear + sum(len(layer.linears) for layer in self.layers[:first])
+        layers = self.layers[first:last]
+        if last == len(self.layers):
+            return replace(self, layers=layers, first_linear=skipped)
+        return LayerStack(self.shape, self.frequencies, layers, first_linear=skipped)
 
     @classmethod
     def bind(cls, shape: Shape, parts: Parts, context: int) -> Weights:

@@ -81,14 +81,22 @@ def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arr
     return facts + ([f"{refused[0].tensor.name}: {refused[0].reason}"] if refused else [])
 
 
-def groups_of(devices: Sequence[Device], together: bool = False) -> list[tuple[Device, ...]]:
+def groups_of(
+    devices: Sequence[Device], together: bool = False, known: Sequence[Device] = ()
+) -> list[tuple[Device, ...]]:
     """Each device alone, and all together; only that where they are one budget.
 
-    A device of WebGPU holds whole models, and may be one of the other cards once more.
+    A device of WebGPU, which may be one of the other cards once more, shares layers with the processor alone: with that
+    among ``known`` ones where only the card was named.
     """
-    sharing = tuple(devices) if together else tuple(device for device in devices if device.kind != "webgpu")
+    if together and len(devices) > 1:
+        return [tuple(devices)]
+    sharing = tuple(device for device in devices if device.kind != "webgpu")
     all_of_them = [sharing] if len(sharing) > 1 else []
-    return all_of_them if together and all_of_them else [(device,) for device in devices] + all_of_them
+    processors = [device for device in (*devices, *known) if device.kind == "cpu"][:1]
+    cards = [device for device in devices if device.kind == "webgpu"]
+    shared = [(card, processor) for card in cards for processor in processors]
+    return [*((device,) for device in devices), *all_of_them, *shared]
 
 
 def _command(plans: WeightPlanCache, request: Request, **changed: str | int | None) -> str:

@@ -33,6 +33,7 @@ from rung.engine.embeddings.encoder import EncoderModel
 from rung.engine.generation import Generation
 from rung.engine.load import load
 from rung.engine.model import Model
+from rung.engine.planning import smaller_budgets
 from rung.engine.sampling import TokenMask, logprob_entry
 from rung.engine.scheduling.stages import Split
 from rung.kernels.cpu import target
@@ -78,8 +79,6 @@ if TYPE_CHECKING:
 
 #: Threads that prepare requests.
 _PREPARING = 2
-#: Of what a plan takes beside Python, the share that the next one goes without where memory was short.
-_LESS = 0.2
 #: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
 #: threads that prepare requests keep (``benchmarks/server/hostile.py``).
 _REQUESTS = 64 * 2**20
@@ -438,14 +437,13 @@ def lower(plan: Plan, error: Exception) -> SteppedDown | None:
     A device that is lost or computes no numbers is left for the CPU. Where memory is short the next plan may hold 0.8
     of what this one takes beside Python, as after a load that failed.
     """
-    device = plan.placements[0].device
+    device = next((each.device for each in plan.placements if each.device != "cpu"), "cpu")
     if isinstance(error, DeviceError | NoRung) and not isinstance(error, OutOfMemory) and device != "cpu":
         kind = StepClass.DEVICE_LOST if isinstance(error, DeviceLost) else StepClass.BROKEN
         step = StepDown("model", plan.format, device, kind, error.cause, "cpu")
         return SteppedDown(step.to_json(), {"device": "cpu", "memory": None})
     if isinstance(error, OutOfMemory):
-        uses = {each.device: each.memory for each in plan.placements}
-        less = {name: int(use.most - _LESS * (use.total - use.runtime)) for name, use in uses.items()}
+        less = smaller_budgets(plan)
         step = StepDown("plan", plan.format, device, StepClass.OUT_OF_MEMORY, error.cause, size(sum(less.values())))
         return SteppedDown(step.to_json(), {"memory": less})
     return None

@@ -236,9 +236,13 @@ class Changes(Protocol):
 
 
 class AdapterTable:
-    """The adapters of the rows of a program, for up to ``rows`` rows and so many ``weights``; see ``AdapterWord``."""
+    """The adapters of the rows of a program, for up to ``rows`` rows and so many ``weights``; see ``AdapterWord``.
 
-    def __init__(self, weights: int, rows: int) -> None:
+    ``first`` is the number of the first weight among those that an adapter knows.
+    """
+
+    def __init__(self, weights: int, rows: int, first: int = 0) -> None:
+        self._here = slice(first, first + weights)
         self.words = np.zeros(len(AdapterWord), np.int64)
         self._changes = np.zeros((weights, rows), np.int64)
         self._summed = np.zeros(weights, np.int64)
@@ -265,7 +269,7 @@ class AdapterTable:
 
     def _write(self, adapters: Sequence[Changes | None]) -> None:
         for row, each in enumerate(adapters):
-            self._changes[:, row] = 0 if each is None else each.addresses
+            self._changes[:, row] = 0 if each is None else each.addresses[self._here]
         parts = -(-max(0 if each is None else each.sums for each in adapters) // RANKS)
         rows, width = self._changes.shape[1], parts * RANKS
         if self._sums.size < _TOGETHER * rows * width:

@@ -44,7 +44,7 @@ from rung.kernels.webgpu.layouts import UNIT
 from rung.kernels.webgpu.linear import Product, Segment
 from rung.kernels.webgpu.matrix import Matrix, Piece, join
 from rung.ops.decode_step.parts import Adapter, Pool
-from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+from rung.ops.decode_step.weights import Biased, LayerStack, LayerWeights, Weights
 
 #: Rows that there are programs for: each has shaders of its own, which a driver compiles.
 SIZES = (1, 4, SHARED_ROWS, MOST_ROWS)
@@ -125,11 +125,20 @@ class Layer:
 
     ``before`` is the gain of the norm behind the layer before, which is computed here. ``sums`` is how often what a
     norm behind a product gives was added to the hidden states before: each time they move to the other of two buffers.
-    ``behind`` is the gain of the norm before the layer behind, or of the final one, which units of hidden states have.
+    ``behind`` is the gain of the norm before the layer behind, or of the final one, which units of hidden states have;
+    None where the layer behind is elsewhere. ``looked_up``: hidden states before it come from the processor.
     """
 
-    def __init__(self, device: Gpu, weights: LayerWeights, before: Floats | None, sums: int, behind: Floats) -> None:
-        self.weights, self.sums = weights, sums
+    def __init__(
+        self,
+        device: Gpu,
+        weights: LayerWeights,
+        before: Floats | None,
+        sums: int,
+        behind: Floats | None,
+        looked_up: bool,
+    ) -> None:
+        self.weights, self.sums, self.looked_up = weights, sums, looked_up
         self.inputs, self.output = Linears(device, weights.inputs), Linears(device, [weights.output])
         self.widen, self.narrow = Linears(device, weights.widen, gated=True), Linears(device, [weights.narrow])
         groups = (self.inputs, self.output, self.widen, self.narrow)
@@ -144,23 +153,27 @@ class Layer:
 
 
 class State:
-    """A model on a GPU: weights, the buffers between kernels, and programs.
+    """A model on a GPU, or some layers of it: weights, the buffers between kernels, and programs.
 
     ``integers``: activations are quantized by the kernels that make them, for weights whose codes are integers.
     """
 
-    def __init__(self, weights: Weights, pool: Pool, integers: bool = False) -> None:
+    def __init__(self, weights: LayerStack, pool: Pool, integers: bool = False) -> None:
         self.weights, self.pool, self.shape, self.integers = weights, pool, weights.shape, integers
         self.gpu = gpu(weights.layers[0].device)
+        whole = weights if isinstance(weights, Weights) else None
+        rows = None if whole is None else getattr(whole.look_up, "state", None)
         self.layers: list[Layer] = []
-        before, self.sums = None, 0
-        following = [*(each.attention_norm for each in weights.layers[1:]), weights.norm]
+        #: The norm behind the last product, which ``norm`` or who reads hidden states has to add.
+        self.last_norm, self.sums = None, 0
+        following = [*(each.attention_norm for each in weights.layers[1:]), None if whole is None else whole.norm]
         for each, behind in zip(weights.layers, following, strict=True):
-            self.layers.append(Layer(self.gpu, each, before, self.sums, behind))
-            self.sums += (before is not None) + (each.attention_post_norm is not None)
-            before = each.mlp_post_norm
-        self.head = Linears(self.gpu, [weights.head])
-        self.norm = Vectors(self.gpu, [weights.norm, before])
+            looked_up = not self.layers and not isinstance(rows, Matrix)
+            self.layers.append(Layer(self.gpu, each, self.last_norm, self.sums, behind, looked_up))
+            self.sums += (self.last_norm is not None) + (each.attention_post_norm is not None)
+            self.last_norm = each.mlp_post_norm
+        self.head = None if whole is None else Linears(self.gpu, [whole.head])
+        self.norm = Vectors(self.gpu, [None if whole is None else whole.norm, self.last_norm])
         self.per_sequence = -(-pool.context // pool.block)
         shape, buffer = self.shape, lambda numbers: self.gpu.buffer(4 * MOST_ROWS * numbers)
         self.wide = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
@@ -168,7 +181,8 @@ class State:
         self.hidden = buffer(shape.hidden), buffer(shape.hidden)
         self.qkv, self.added = buffer(self.wide), buffer(shape.hidden)
         self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
-        self.logits, self.normed = self.gpu.buffer(4 * MOST_LOGITS * shape.vocabulary), buffer(shape.hidden)
+        outputs = 0 if whole is None else shape.vocabulary
+        self.logits, self.normed = self.gpu.buffer(4 * MOST_LOGITS * outputs), buffer(shape.hidden)
         #: Units (``kernels.webgpu.int8.units``) of the hidden states, of what attention gives, and of the inner ones.
         self.units: list[Any] = [
             self.gpu.buffer(units_bytes(MOST_ROWS, numbers)) if integers else None
@@ -177,9 +191,9 @@ class State:
         #: What parts of attention leave (``kernels.webgpu.attention``), from the first position that needs them on.
         self.left: Any = None
         self.info, self.other_info = self.gpu.buffer(4 * INFO), self.gpu.buffer(4 * INFO)
-        self.tables = [buffer(self.per_sequence) for _ in range(pool.groups)]
+        groups = sorted({pool.layer(each.index).group for each in weights.layers})
+        self.tables = {group: buffer(self.per_sequence) for group in groups}
         self.turns = [buffer(each.dims) for each in weights.frequencies]
-        rows = getattr(weights.look_up, "state", None)
         #: Kernels of the embedding, one for each piece of it; none where the processor looks rows up.
         self.embed = [*self._embed(rows)] if isinstance(rows, Matrix) else []
         #: Tokens that the GPU has chosen.
@@ -253,7 +267,8 @@ class Program:
     def __init__(self, state: State, adapter: Adapter | None) -> None:
         self._state = weakref.proxy(state)
         groups = [g for each in state.layers for g in (each.inputs, each.output, each.widen, each.narrow)]
-        self._changes = {id(group): group.change(state.gpu, adapter) for group in (*groups, state.head)}
+        groups += [state.head] if state.head else []
+        self._changes = {id(group): group.change(state.gpu, adapter) for group in groups}
         most = max((each.down.shape[0] for each in self._changes.values() if each.down is not None), default=0)
         self._low = state.gpu.buffer(4 * MOST_ROWS * max(most, 4))
         self._layers: dict[tuple[int, bool, bool], list[Dispatch]] = {}
@@ -272,6 +287,7 @@ class Program:
         """Return the kernels of the logits of so many selected rows."""
         if rows not in self._heads:
             s = self._state
+            assert s.head, "layers alone have no head"
             gain, post = s.norm.places
             x, sums = s.hidden[s.sums % 2], s.hidden[(s.sums + 1) % 2]
             before = self._sums(s.norm, x, sums, rows, post, gain)
@@ -286,13 +302,12 @@ class Program:
         inputs, output, widen, narrow = layer.biases
         sums, post = layer.sums + (layer.before >= 0), layer.attention_post
         hidden, after = s.hidden[sums % 2], s.hidden[(sums + (post >= 0)) % 2]
-        looked_up = layer.weights.index == 0 and not s.embed
         x, former = s.hidden[layer.sums % 2], layer.before
         if summed := self._sums(layer.vectors, x, hidden, rows, former, layer.attention):
             yield from summed
             x, former = hidden, -1
         options: dict[str, Any] = {"gain": layer.attention, "post": former, "kept": hidden}
-        options["units"] = None if looked_up else s.units[0]
+        options["units"] = None if layer.looked_up else s.units[0]
         yield from self._products(layer.inputs, inputs, layer.vectors, x, s.qkv, rows, **options)
         yield from self._attention(layer, apart, parted)
         mixed = s.units[1] if self._whole_heads else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from rung.kernels.webgpu.info import (
 )
 from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows
 from rung.ops.decode_step.webgpu.program import SIZES, State
-from rung.ops.decode_step.weights import Weights
+from rung.ops.decode_step.weights import LayerStack, Weights
 from rung.ops.token_choice import Row as Settings
 
 #: Positions of a block of the cache.
@@ -57,7 +57,7 @@ class Step:
     def __init__(self, integers: bool) -> None:
         self._integers = integers
 
-    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
+    def prepare(self, weights: LayerStack, pool: Pool, *, threads: int) -> State:
         """Join weights that are computed together, and make the buffers between kernels."""
         return State(weights, pool, self._integers)
 
@@ -93,24 +93,41 @@ class Step:
 
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [outputs, vocabulary] f32."""
+        return self._logits(state, batch, None)
+
+    def through(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return hidden states [rows, hidden] behind the layers that there are."""
+        alone, found = [each._replace(logits=0, states=None) for each in batch], np.empty_like(hidden)
+        for first, adapter, rows in _passes(alone):
+            _layers(state, alone, rows, adapter, hidden[first : first + len(rows)])
+            found[first : first + len(rows)] = _hidden(state, len(rows))
+        return found
+
+    def finish(self, state: State, batch: Sequence[SequenceRows], hidden: Floats) -> Floats:
+        """Return the requested logits [outputs, vocabulary] of hidden states before the layers that there are."""
+        return self._logits(state, batch, hidden)
+
+    def _logits(self, state: State, batch: Sequence[SequenceRows], hidden: Floats | None) -> Floats:
         found = [np.empty((0, state.shape.vocabulary), np.float32)]
-        for adapter, rows in _passes(batch):
-            logits = _pass(state, batch, rows, adapter)
+        for first, adapter, rows in _passes(batch):
+            before = None if hidden is None else hidden[first : first + len(rows)]
+            logits = _pass(state, batch, rows, adapter, before)
             if logits is not None:
                 found.append(logits)
         return np.concatenate(found)
 
 
-def _passes(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, list[Row]]]:
-    """Yield rows that are computed together: those that follow each other, with one adapter, up to 64 of which 16 want
-    logits; 16 at a time where 64 would be too few."""
+def _passes(batch: Sequence[SequenceRows]) -> Iterator[tuple[int, Adapter | None, list[Row]]]:
+    """Yield rows that are computed together, with the number of the first: those that follow each other, with one
+    adapter, up to 64 of which 16 want logits; 16 at a time where 64 would be too few."""
+    first = 0
     for adapter, rows in _alike(batch):
         while rows:
             wanting = itertools.accumulate(row.wants_logits for row in rows)
             most = sum(count <= MOST_LOGITS for count in itertools.islice(wanting, MOST_ROWS))
             most = most if most > _FEW else min(most, SHARED_ROWS)
-            yield adapter, rows[:most]
-            rows = rows[most:]
+            yield first, adapter, rows[:most]
+            first, rows = first + most, rows[most:]
 
 
 def _alike(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, list[Row]]]:
@@ -130,31 +147,70 @@ def _alike(batch: Sequence[SequenceRows]) -> Iterator[tuple[Adapter | None, list
         yield adapter, rows
 
 
-def _pass(state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter: Adapter | None) -> Floats | None:
+def _layers(
+    state: State,
+    batch: Sequence[SequenceRows],
+    rows: list[Row],
+    adapter: Adapter | None,
+    hidden: Floats | None,
+    behind: Sequence[Dispatch] = (),
+) -> None:
+    """Compute rows through the layers, of their tokens or of ``hidden`` states before them, and then other kernels."""
+    device, slots = state.gpu, _slots(rows)
+    selected = [number for number, row in enumerate(rows) if row.wants_logits]
+    device.write(state.info, 0, _info(state, rows, slots, selected))
+    _write_tables(state, batch, rows, slots)
+    if hidden is not None:
+        device.write(state.hidden[0], 0, hidden)
+    embedding = _embed(state, rows) if hidden is None else []
+    last = max(row.position for row in rows)
+    layers = state.program(adapter).layers(_size(len(rows)), len(slots) == len(rows), last)
+    device.run([*embedding, *layers, *behind], len(rows))
+
+
+def _hidden(state: State, count: int) -> Floats:
+    """Return hidden states [count, hidden] behind the last layer."""
+    size = 4 * count * state.shape.hidden
+
+    def read(buffer: Any) -> Floats:
+        return state.gpu.read(buffer, 0, size).view(np.float32).reshape(count, -1)
+
+    hidden = read(state.hidden[state.sums % 2])
+    if state.last_norm is None:
+        return hidden
+    added = read(state.added)
+    mean = np.square(added).mean(axis=1, keepdims=True) + np.float32(state.shape.norm_epsilon)
+    summed: Floats = hidden + added / np.sqrt(mean) * state.last_norm
+    return summed
+
+
+def _pass(
+    state: State, batch: Sequence[SequenceRows], rows: list[Row], adapter: Adapter | None, hidden: Floats | None
+) -> Floats | None:
     """Compute rows; return the logits of those that want them, or None."""
     device, shape, program = state.gpu, state.shape, state.program(adapter)
-    slots, last = list(dict.fromkeys(row.sequence for row in rows)), max(row.position for row in rows)
-    with_logits = [number for number, row in enumerate(rows) if row.wants_logits]
+    wanting = sum(row.wants_logits for row in rows)
     states = [number for number, row in enumerate(rows) if row.state >= 0]
-    device.write(state.info, 0, _info(state, rows, slots, with_logits))
-    _write_tables(state, batch, rows, slots)
-    work = [*_embed(state, rows), *program.layers(_size(len(rows)), len(slots) == len(rows), last)]
-    if with_logits:
-        work += program.head(_size(len(with_logits)))
+    behind = [*program.head(_size(wanting))] if wanting else []
     if states:
-        device.write(state.other_info, 0, _info(state, rows, slots, states))
-        work.append(state.norm_kernel(len(states)))
-    device.run(work, len(rows))
+        device.write(state.other_info, 0, _info(state, rows, _slots(rows), states))
+        behind.append(state.norm_kernel(len(states)))
+    _layers(state, batch, rows, adapter, hidden, behind)
     if states:
         normed = device.read(state.normed, 0, 4 * len(states) * shape.hidden).view(np.float32).reshape(len(states), -1)
         for number, values in zip(states, normed, strict=True):
             target = batch[rows[number].sequence].states
             assert target is not None, "only rows that have a place for them ask for states"
             target[rows[number].state] = values
-    if not with_logits:
+    if not wanting:
         return None
-    size = 4 * len(with_logits) * shape.vocabulary
-    return device.read(state.logits, 0, size).view(np.float32).reshape(len(with_logits), -1)
+    size = 4 * wanting * shape.vocabulary
+    return device.read(state.logits, 0, size).view(np.float32).reshape(wanting, -1)
+
+
+def _slots(rows: Sequence[Row]) -> list[int]:
+    """Return the numbers of the sequences of rows, each once."""
+    return list(dict.fromkeys(row.sequence for row in rows))
 
 
 def _info(state: State, rows: Sequence[Row], slots: Sequence[int], selected: Sequence[int]) -> npt.NDArray[np.uint32]:
@@ -170,7 +226,7 @@ def _info(state: State, rows: Sequence[Row], slots: Sequence[int], selected: Seq
 def _write_tables(state: State, batch: Sequence[SequenceRows], rows: Sequence[Row], slots: Sequence[int]) -> None:
     """Write the block tables of sequences, and the rotations of rows."""
     last = {row.sequence: row.position for row in rows}
-    for group, buffer in enumerate(state.tables):
+    for group, buffer in state.tables.items():
         for slot, number in enumerate(slots):
             table = _table(batch[number].cache, group, last[number] // state.pool.block + 1)
             state.gpu.write(buffer, 4 * slot * state.per_sequence, table.astype(np.uint32))
@@ -183,6 +239,7 @@ def _embed(state: State, rows: Sequence[Row]) -> list[Dispatch]:
     """Return the kernels of the embedding, or write its rows, which the CPU looks up."""
     if state.embed:
         return state.embed
+    assert isinstance(state.weights, Weights), "layers alone have no embedding"
     found = state.weights.look_up.rows([row.token for row in rows])
     state.gpu.write(state.hidden[0], 0, found * np.float32(state.shape.embedding_scale))
     return []
