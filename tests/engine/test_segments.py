@@ -121,15 +121,18 @@ def test_embeddings_are_those_of_the_processor(shared, order):
     assert (found * right).sum(axis=1).min() > 0.999
 
 
-def test_a_lost_device_leaves_the_answer_to_the_processor(adapter, shared, order):
+def test_a_lost_device_leaves_the_answer_with_its_adapter_to_the_processor(adapter, shared, order, tmp_path):
     from rung.kernels.webgpu.gpu import gpu
 
-    here, model = load("demo", "cpu"), shared("demo")
-    answer = model.generate(PROMPTS[0], max_tokens=20, temperature=0, raw=True)
+    here, model, folder = load("demo", "cpu"), shared("demo"), write_adapter(tmp_path, layers=range(6))
+    for each in (here, model):
+        each.load_adapter(folder, "one")
+    options = {"max_tokens": 20, "temperature": 0, "raw": True, "adapter": "one"}
+    answer = model.generate(PROMPTS[0], **options)
     [next(iter(answer)) for _ in range(3)]
     gpu(adapter.id).device.destroy()
     list(answer)
-    assert answer.text == "".join(here.generate(PROMPTS[0], max_tokens=20, temperature=0, raw=True))
+    assert answer.text == "".join(here.generate(PROMPTS[0], **options))
     step = model.report.steps[-1]
     assert (step.op, step.device, step.step, step.to) == ("model", adapter.id, StepClass.DEVICE_LOST, "cpu")
     assert [each.device for each in model.plan.placements] == ["cpu"]

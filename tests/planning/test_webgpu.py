@@ -224,6 +224,7 @@ def test_what_the_processor_has_no_compiled_functions_for_is_not_shared():
         find_outline("gemma-2b", offline=True), [(small_card(), cpu())], Question(formats=("q8_0",))
     ).choices
     assert found.verdict
+    assert "of 18 layers" in found.verdict.reason
     assert found.command.endswith("--device webgpu:0")
 
 

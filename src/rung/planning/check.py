@@ -35,7 +35,7 @@ from rung.planning.check_result import (
 from rung.planning.memory import computes, uncertainty
 from rung.planning.pipeline import PlannedPhase, inputs_of, phase_on
 from rung.planning.placement import Arrangement, arrange, arrangements, computable
-from rung.planning.solve import SIXTEEN, cache_reasons, choose, verdict_of
+from rung.planning.solve import SIXTEEN, cache_reasons, choose, layer_reasons, verdict_of
 from rung.planning.speed import READING_SPEED, at_reading_speed, decodes, has_kernel
 from rung.planning.training import trainable, training_use
 from rung.planning.weight_plan import WIDER, Storage, storage_name
@@ -156,6 +156,7 @@ def _judged(case: Case, arrangement: Arrangement, group: Group, note: str) -> tu
     reasons = [slow, _emulated(arrangement, group), _odd(case, arrangement)]
     if _writes(case):
         reasons += cache_reasons(arrangement, case.request.cache_type)
+        reasons += layer_reasons(arrangement, group)
     if len(case.components) > 1 or not any(reasons):
         reasons.append(note)
     return replace(verdict, reason="; ".join(dict.fromkeys(filter(None, reasons)))), "slow" if slow else "yes"

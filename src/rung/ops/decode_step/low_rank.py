@@ -72,7 +72,9 @@ class LowRankUpdates:
         self.nbytes = self.rows.nbytes if self.rows is not None else 4 * (down.size + up.size)
 
     def move(self, device: str) -> None:
-        """Hold arrays as another device adds them."""
+        """Hold arrays as another device adds them; what a processor adds stays as it is there."""
+        if self._on_cpu and device == "cpu":
+            return
         assert self.arrays is not None, "they were held for a device that adds arrays"
         self._hold(*self.arrays, device)
 

@@ -163,15 +163,12 @@ class State:
         self.gpu = gpu(weights.layers[0].device)
         whole = weights if isinstance(weights, Weights) else None
         rows = None if whole is None else getattr(whole.look_up, "state", None)
-        self.layers: list[Layer] = []
         #: The norm behind the last product, which ``norm`` or who reads hidden states has to add.
-        self.last_norm, self.sums = None, 0
+        self.last_norm: Floats | None = None
+        self.layers, self.sums = list[Layer](), 0
         following = [*(each.attention_norm for each in weights.layers[1:]), None if whole is None else whole.norm]
         for each, behind in zip(weights.layers, following, strict=True):
-            looked_up = not self.layers and not isinstance(rows, Matrix)
-            self.layers.append(Layer(self.gpu, each, self.last_norm, self.sums, behind, looked_up))
-            self.sums += (self.last_norm is not None) + (each.attention_post_norm is not None)
-            self.last_norm = each.mlp_post_norm
+            self._add_layer(each, behind, looked_up=not self.layers and not isinstance(rows, Matrix))
         self.head = None if whole is None else Linears(self.gpu, [whole.head])
         self.norm = Vectors(self.gpu, [None if whole is None else whole.norm, self.last_norm])
         self.per_sequence = -(-pool.context // pool.block)
@@ -191,8 +188,7 @@ class State:
         #: What parts of attention leave (``kernels.webgpu.attention``), from the first position that needs them on.
         self.left: Any = None
         self.info, self.other_info = self.gpu.buffer(4 * INFO), self.gpu.buffer(4 * INFO)
-        groups = sorted({pool.layer(each.index).group for each in weights.layers})
-        self.tables = {group: buffer(self.per_sequence) for group in groups}
+        self.tables = {n: buffer(self.per_sequence) for n in {pool.layer(each.index).group for each in weights.layers}}
         self.turns = [buffer(each.dims) for each in weights.frequencies]
         #: Kernels of the embedding, one for each piece of it; none where the processor looks rows up.
         self.embed = [*self._embed(rows)] if isinstance(rows, Matrix) else []
@@ -203,6 +199,12 @@ class State:
         self._choices: dict[tuple[bool, bool], list[Dispatch]] = {}
         self.plain = Program(self, None)
         self.adapted: weakref.WeakKeyDictionary[Adapter, Program] = weakref.WeakKeyDictionary()
+
+    def _add_layer(self, weights: LayerWeights, behind: Floats | None, looked_up: bool) -> None:
+        """Bring the layer behind those that are there; see ``Layer``."""
+        self.layers.append(Layer(self.gpu, weights, self.last_norm, self.sums, behind, looked_up))
+        self.sums += (self.last_norm is not None) + (weights.attention_post_norm is not None)
+        self.last_norm = weights.mlp_post_norm
 
     def _embed(self, weight: Matrix) -> Iterator[Dispatch]:
         layer, columns, first = self.layers[0], weight.shape[1], 0
