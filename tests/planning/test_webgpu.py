@@ -173,6 +173,11 @@ def test_a_card_that_holds_all_layers_shares_none_and_a_slow_one_has_none():
     assert [each.device for each in plan(card, slow, cpu(), context=512).placements] == ["cpu"]
 
 
+def test_a_model_of_one_layer_is_not_divided():
+    with pytest.raises(DoesNotFit):
+        plan(gemma_2b("q8_0", "gguf", layers=1), small_card(0.7), cpu(), context=512, device="webgpu:0")
+
+
 def test_windows_of_the_layers_of_a_device_are_counted_there():
     card = gemma_2b("q8_0", "gguf")
     layers = tuple(Layer(512 if n < 9 else None, 0) for n in range(18))

@@ -183,10 +183,10 @@ def _shared(
     plans: WeightPlanCache, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
 ) -> Arrangement:
     """As many layers as fit on the device of WebGPU, the first ones or the last ones with the head; all where it holds
-    them."""
+    them, and where there is one alone."""
     processor, card = sorted(devices, key=lambda device: device.kind)
     alone = arrange(plans, storage, (card,), request, context, packed)
-    if alone.over <= 0:
+    if alone.over <= 0 or plans.subject.layers < 2:
         return alone
     both = [_in_order(plans, storage, o, request, context, packed) for o in ((processor, card), (card, processor))]
     return max(both, key=lambda each: (min(-each.over, 0), each.rates.decode))
@@ -206,7 +206,7 @@ def _in_order(
     def ends(count: int) -> tuple[int, int]:
         return (0, count) if card == 0 else (layers - count, layers)
 
-    most = _most(lambda count: uses[card](*ends(max(count, 1))), 1, max(layers - 1, 1), budgets[card])
+    most = _most(lambda count: uses[card](*ends(count)), 1, layers - 1, budgets[card])
     cut = ends(most)[1 - card]
     ranges = ((0, cut), (cut, layers))
     found = [use(*each) for use, each in zip(uses, ranges, strict=True)]

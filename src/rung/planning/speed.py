@@ -217,10 +217,8 @@ def rates(
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
     depth = max(min(prompt, context), 1)
     cache = share * batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
-    layers, computed = (
-        _layers(parts, subject, device, share),
-        cache + sum(_one_row(g, device, bandwidth) for g in parts),
-    )
+    layers = _layers(parts, subject, device, share)
+    computed = cache + sum(_one_row(group, device, bandwidth) for group in parts)
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
     once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
     packed = any(map(_multiplies_packed, parts))
