@@ -140,7 +140,7 @@ def load(
         drafting=drafting,
         prefix_cache=folder,
         split=divided,
-        again=partial(larger, memory=memory, reserved=reserved, device="cpu"),
+        again=partial(larger, memory=_of_processor(memory), reserved=reserved, device="cpu"),
     )
     return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
 
@@ -164,6 +164,11 @@ def _first_part(
             raise UsageError(f"{option} is not for a model that lies on several machines.")
     part = import_whole("rung.engine.scheduling.stages").part_of(card, 0, split.last)
     return part, "cpu", (split, card.decoder)
+
+
+def _of_processor(memory: str | int | Mapping[str, str | int] | None) -> Mapping[str, int]:
+    """Return the budgets that count where the processor alone computes."""
+    return {name: count for name, count in parse_memory(memory).items() if name in ("*", "cpu")}
 
 
 def _plan_both(

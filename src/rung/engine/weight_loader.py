@@ -221,7 +221,7 @@ class WeightLoader:
         return Step(self._binders[placements[0].device], self._step_case(rungs, bool(self._ordered)))
 
     def _part_step(self, placement: Placement) -> Step:
-        """Return what computes the layers of one device."""
+        """Bind the rung for the layers of one device."""
         device = placement.device
         case = self._step_case(self._rungs[device], device in self._ordered, placement)
         return Step(self._binders[device], case)

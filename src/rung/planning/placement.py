@@ -198,8 +198,8 @@ def _in_order(
     """The layers over two devices of which that of WebGPU takes as many as fit, at least one."""
     subject, lossless = plans.subject, is_lossless(plans.subject, storage)
     cache_dtype = request.cache_type or usual_cache(subject, storage, order[0])
-    held = [plans.plan(storage, device, compute_dtype(device, lossless), packed) for device in order]
-    uses = [_memory(*each, request, context, cache_dtype, False, True) for each in zip(held, order, strict=True)]
+    recipes = [plans.plan(storage, device, compute_dtype(device, lossless), packed) for device in order]
+    uses = [_memory(*each, request, context, cache_dtype, False, True) for each in zip(recipes, order, strict=True)]
     card, layers = [device.kind for device in order].index("webgpu"), subject.layers
     budgets = [request.budget(device) for device in order]
 
@@ -218,11 +218,13 @@ def _in_order(
     ]
     speed = in_turn(
         _rates(plan, device, request, context, cache_dtype, each)
-        for plan, device, each in zip(held, order, ranges, strict=True)
+        for plan, device, each in zip(recipes, order, ranges, strict=True)
     )
-    parts = tuple((plan, device, last - first) for plan, device, (first, last) in zip(held, order, ranges, strict=True))
+    parts = tuple(
+        (plan, device, last - first) for plan, device, (first, last) in zip(recipes, order, ranges, strict=True)
+    )
     dtype = compute_dtype(order[0], lossless)
-    return Arrangement(storage, dtype, cache_dtype, packed, held[0], tuple(placements), speed, parts)
+    return Arrangement(storage, dtype, cache_dtype, packed, recipes[0], tuple(placements), speed, parts)
 
 
 def _rates(
