@@ -88,7 +88,7 @@ class EncoderLoader(WeightLoader):
                 for count in _ROWS:
                     yield Case("linear", weight.format.name, dtype, (count, *weight.tensor.shape))
 
-    def _likely_step(self, binder: Binder, cases: Sequence[Case]) -> Iterator[Case]:
+    def _likely_step(self, binder: Binder, cases: Sequence[Case], placement: Placement) -> Iterator[Case]:
         yield encoder_case(self._encoder)
 
 
