@@ -25,6 +25,8 @@ from tests.cli.conftest import rung  # noqa: F401 - a fixture
 START_SECONDS = 240.0
 
 
+#: Where the shared server computes: RUNG_SERVED_ON=webgpu:0 has the tests of clients ask a software adapter of Vulkan.
+DEVICE = os.environ.get("RUNG_SERVED_ON", "cpu")
 PLANTED = str(Path(__file__).parent / "planted")
 
 
@@ -138,14 +140,16 @@ def serving(folder, *arguments: str, ready: bool = True, first: str = "") -> Ite
 @pytest.fixture(scope="session")
 def server(_cache, tmp_path_factory) -> Iterator[Server]:
     """The demo, served for all tests that break nothing."""
-    with serving(tmp_path_factory.mktemp("server"), "demo") as found:
+    with serving(
+        tmp_path_factory.mktemp("server"), "demo", *(["--device", DEVICE] if DEVICE != "cpu" else [])
+    ) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def model(_cache):
     """The demo in this process: what the server must answer."""
-    return load("demo", device="cpu")
+    return load("demo", device=DEVICE)
 
 
 @pytest.fixture(scope="session")

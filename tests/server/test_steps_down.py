@@ -14,7 +14,9 @@ from rung.core.errors import DeviceError, DeviceLost, NoRung, OutOfMemory
 from rung.engine.load import load
 from rung.server.child.engine_child import lower
 from tests.server.conftest import PLANTED, serving
+from tests.support.devices import software_adapter
 
+adapter = software_adapter()
 HELLO = [{"role": "user", "content": "hello"}]
 TOKENS = 450
 
@@ -137,16 +139,25 @@ def test_a_card_that_is_lost_or_wrong_is_left_for_the_processor(model, error):
     assert (found.step["device"], found.step["to"], found.step["reason"]) == ("webgpu:0", "cpu", error.cause)
 
 
-def test_a_lost_card_is_left_for_the_processor(tmp_path, request_body, fault):
-    pytest.importorskip("torch", reason="cards are simulated for torch")
-    with serving(tmp_path, "demo", "--parallel", "2", "--device", "sim:p2200", first=PLANTED) as server:
+def check_lost(tmp_path, request_body, fault, device, name) -> None:
+    """Serve on a device that is lost in the middle of two streams: they go on on the processor, and say so."""
+    with serving(tmp_path, "demo", "--parallel", "2", "--device", device, first=PLANTED) as server:
         found = read(server, {**request_body, "max_tokens": 120}, lambda: fault.write_text("lost"))
         cut = [ran for _, ran in found if "same_bytes_until" in ran]  # the other may have ended before
         assert cut
         for ran in cut:
             assert (ran["devices"], 0 < ran["same_bytes_until"] < 120) == (["cpu"], True)
             (step,) = (step for step in ran["steps"] if step["step"] == "device lost")
-            assert (step["device"], step["to"]) == ("cuda:0", "cpu")
+            assert (step["device"], step["to"]) == (name, "cpu")
+
+
+def test_a_lost_card_is_left_for_the_processor(tmp_path, request_body, fault):
+    pytest.importorskip("torch", reason="cards are simulated for torch")
+    check_lost(tmp_path, request_body, fault, "sim:p2200", "cuda:0")
+
+
+def test_a_lost_device_of_webgpu_is_left_for_the_processor(tmp_path, request_body, fault, adapter):
+    check_lost(tmp_path, request_body, fault, adapter.id, adapter.id)
 
 
 def test_a_bug_ends_its_answers_alone(tmp_path, request_body, fault):
