@@ -7,6 +7,7 @@ import pytest
 from rung.core.errors import DeviceError, DoesNotFit, UsageError
 from rung.core.types import Capability, Device, Level, Proof, Rung, StepClass
 from rung.core.value import FrozenDict
+from rung.engine.planning import smaller_budgets
 from rung.kernels.webgpu.layouts import gpu_bytes
 from rung.models.card import Layer
 from rung.models.lookup import find_outline
@@ -261,3 +262,34 @@ def test_programs_of_torch_get_a_device_of_torch():
     assert choose_device((cpu(), reached()), None).id == "cpu"
     assert choose_device((cpu(), reached(p2200()), p2200()), None).id == "cuda:0"
     assert choose_device((cpu(), reached()), "webgpu:0").id == "webgpu:0"
+
+
+def test_an_embedding_that_is_no_head_is_counted_wherever_its_file_has_it():
+    card = gemma_2b("q8_0", "gguf")
+    card = replace(card, decoder=replace(card.decoder, tied_head=False))
+    embedding = card.tensor("embed")
+    head = replace(embedding, name="head", role="head")
+    rest = tuple(tensor for tensor in card.tensors if tensor.role != "embed")
+    totals = set()
+    for tensors in ((embedding, head, *rest), (head, *rest, embedding)):
+        found = plan(replace(card, tensors=tensors), small_card(), cpu(16.0), context=512)
+        totals.add(tuple(each.memory.weights for each in found.placements))
+    assert len(totals) == 1
+
+
+def test_two_named_devices_of_which_the_card_holds_all_share_nothing():
+    found = plan(gemma_2b("q8_0", "gguf"), small_card(8.0), cpu(16.0), context=512, together=True)
+    assert [each.device for each in found.placements] == ["webgpu:0"]
+
+
+def test_a_processor_without_room_for_the_other_layers_is_named():
+    with pytest.raises(DoesNotFit) as refused:
+        plan(gemma_2b("q8_0", "gguf"), small_card(), cpu(1.0), context=512, device="webgpu:0")
+    assert " on cpu, " in refused.value.facts[0]
+
+
+def test_the_plan_after_a_full_card_keeps_the_budget_of_the_processor():
+    found = plan(gemma_2b("q8_0", "gguf"), small_card(), cpu(8.0), context=512, memory="cpu=6GB")
+    less = smaller_budgets(found, "cpu=6GB")
+    (use,) = (each.memory for each in found.placements if each.device == "webgpu:0")
+    assert less == {"cpu": 6 * 2**30, "webgpu:0": int(use.most - 0.2 * (use.total - use.runtime))}

@@ -31,7 +31,8 @@ from rung.models.cards.folder import NetworkCard
 from rung.models.files.gguf import identity
 from rung.models.lookup import find_path
 from rung.planning.memory import computes
-from rung.planning.request import Typed, parse_memory
+from rung.planning.placement import is_segmented
+from rung.planning.request import Memory, Typed, parse_memory
 from rung.planning.solve import steps_down
 from rung.run.journal import Journal
 
@@ -140,9 +141,9 @@ def load(
         drafting=drafting,
         prefix_cache=folder,
         split=divided,
-        again=partial(larger, memory=_of_processor(memory), reserved=reserved, device="cpu"),
+        again=partial(_plan_on_processor, larger, memory, reserved),
     )
-    return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
+    return _bind_what_fits(bind, plan, found, planned, memory, journal, on_plan)
 
 
 def _first_part(
@@ -166,9 +167,17 @@ def _first_part(
     return part, "cpu", (split, card.decoder)
 
 
-def _of_processor(memory: str | int | Mapping[str, str | int] | None) -> Mapping[str, int]:
-    """Return the budgets that count where the processor alone computes."""
-    return {name: count for name, count in parse_memory(memory).items() if name in ("*", "cpu")}
+def _plan_on_processor(
+    larger: Callable[..., tuple[Plan, tuple[Device, ...]]], memory: Memory, reserved: int, lost: Plan
+) -> tuple[Plan, tuple[Device, ...]]:
+    """Return a plan for the processor, where a device of ``lost`` failed.
+
+    The layers that the processor has of that plan stay in memory meanwhile, within the budget that it was given.
+    """
+    budgets = {name: count for name, count in parse_memory(memory).items() if name in ("*", "cpu")}
+    layers = sum(each.memory.total - each.memory.runtime for each in lost.placements if each.device == "cpu")
+    taken = reserved + (layers if budgets else 0)
+    return larger(memory=budgets, reserved=taken, device="cpu", format=lost.format, context=lost.context)
 
 
 def _plan_both(
@@ -235,7 +244,8 @@ def _bind_what_fits(
     bind: Callable[[Plan, Sequence[Device]], Model],
     plan: Plan,
     devices: Sequence[Device],
-    planned: Callable[[Mapping[str, str | int]], tuple[Plan, tuple[Device, ...]]],
+    planned: Callable[[Mapping[str, int]], tuple[Plan, tuple[Device, ...]]],
+    memory: Memory,
     journal: Journal,
     on_plan: Callable[[Plan, Sequence[Device]], None],
 ) -> Model:
@@ -245,9 +255,10 @@ def _bind_what_fits(
             return bind(plan, devices)
         except Exception as error:
             reason = _full(error)
-            if not reason:
+            if not reason or _is_of_shared_processor(error, plan, devices):
                 raise
-        plan, devices = _planned_again(plan, devices, reason, planned, journal)
+        budgets = planning.smaller_budgets(plan, memory)
+        plan, devices = _planned_again(plan, devices, reason, partial(planned, budgets), journal)
         on_plan(plan, devices)
     return bind(plan, devices)
 
@@ -256,12 +267,12 @@ def _planned_again(
     plan: Plan,
     devices: Sequence[Device],
     reason: str,
-    planned: Callable[[Mapping[str, str | int]], tuple[Plan, tuple[Device, ...]]],
+    planned: Callable[[], tuple[Plan, tuple[Device, ...]]],
     journal: Journal,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """A plan that wants less than the one for which there was no room; raises ``OutOfMemory`` when there is none."""
     try:
-        smaller, found = planned(planning.smaller_budgets(plan))
+        smaller, found = planned()
     except DoesNotFit as error:
         used = {p.device for p in plan.placements}
         names = " and ".join(d.name for d in devices if d.id in used)
@@ -272,6 +283,14 @@ def _planned_again(
         ) from error
     journal.step(_step_down(plan, smaller, reason))
     return smaller, found
+
+
+def _is_of_shared_processor(error: Exception, plan: Plan, devices: Sequence[Device]) -> bool:
+    """Return whether the memory of a processor is full that shares layers with a GPU: with fewer layers there it would
+    need more."""
+    names = [device.name for device in devices if device.kind == "cpu"]
+    named = isinstance(error, MemoryError) or any(name in str(error) for name in names)
+    return is_segmented(plan.placements) and named
 
 
 def _full(error: Exception) -> str:
@@ -356,8 +375,9 @@ def bind_plan(
     if drafting is None or not _may_draft(drafting, decoder, journal):
         model = Model(card, plan, tuple(devices), decoder, journal, tokenizer)
         if any(is_webgpu(each.device) for each in plan.placements):
-            planned = partial(again, format=plan.format, context=plan.context)
-            model.processor = partial(_bind_on_processor, card, planned, journal, changes, parallel, prefix_cache)
+            model.processor = partial(
+                _bind_on_processor, card, partial(again, plan), journal, changes, parallel, prefix_cache
+            )
         return model
     draft = drafting.bind(partial(bind, progress=progress, changes={}), decoder, journal)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer, draft, drafting.nbytes)

@@ -23,7 +23,7 @@ from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.folder import NetworkCard
 from rung.planning.placement import is_segmented
-from rung.planning.request import Request, Typed, parse_memory
+from rung.planning.request import Memory, Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
 
 _MEASURING = 60.0  # seconds for numbers of threads, most of them for compiling one kernel, once
@@ -119,19 +119,17 @@ def _choose_threads(processor: Device) -> None:
         thread_count.keep(processor, {int(count): float(rate) for count, rate in outcome.value.items()})
 
 
-def smaller_budgets(plan: Plan) -> dict[str, int]:
+def smaller_budgets(plan: Plan, memory: Memory = None) -> dict[str, int]:
     """Return budgets for a smaller plan, where a memory is full although the plan fitted: others may have taken it.
 
-    It may hold ``_LESS`` of what the plan wanted beside the runtime, which does not shrink. Where a GPU and the
-    processor share layers it is the GPU's that is smaller, and the processor takes more of them.
+    It may hold ``_LESS`` of what the plan wanted without the runtime, which does not shrink. Where a GPU and the
+    processor share layers it is the GPU's that is smaller, and the processor takes more of them. Other budgets are
+    those that the plan was made with.
     """
-    found = {}
-    for each in plan.placements:
-        use = each.memory
-        found[each.device] = int(use.most - (1 - _LESS) * (use.total - use.runtime))
-        if is_segmented(plan.placements) and not is_webgpu(each.device):
-            found[each.device] = each.budget
-    return found
+    uses = {each.device: each.memory for each in plan.placements}
+    smaller = filter(is_webgpu, uses) if is_segmented(plan.placements) else uses
+    less = {name: int(uses[name].most - (1 - _LESS) * (uses[name].total - uses[name].runtime)) for name in smaller}
+    return {**parse_memory(memory), **less}
 
 
 def machine_memory() -> int:

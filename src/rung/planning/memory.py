@@ -103,8 +103,8 @@ def weights_on(
             layer += encoder_layers
         starts, ends = first == 0 if embeds is None else embeds, last == layers
         inside = layer is not None and first <= layer < last
-        embeds = role == "embed" and (starts or (tied and ends))
-        if inside or embeds or (layer is None and ends and role != "embed"):
+        looked_up = role == "embed" and (starts or (tied and ends))
+        if inside or looked_up or (layer is None and ends and role != "embed"):
             found.append(weight)
     return found
 

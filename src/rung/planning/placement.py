@@ -170,7 +170,8 @@ def arrange(
         last = layers if device is devices[-1] else _most(use, first, layers, budget)
         if last > first or device is devices[-1]:
             placements.append(Placement(device.id, first, last, use(last), budget))
-            speeds.append(_rates(weight_plan, device, request, context, cache_dtype, (first, last)))
+            if weight_plan.groups_on(first, last):
+                speeds.append(_rates(weight_plan, device, request, context, cache_dtype, (first, last)))
             parts.append((weight_plan, device, last - first))
         first = last
     dtype = compute_dtype(devices[0], lossless)

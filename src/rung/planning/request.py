@@ -99,7 +99,11 @@ def above_memory(memory: Mapping[str, int], devices: Iterable[Device]) -> str:
     return " ".join(found)
 
 
-def parse_memory(memory: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:
+#: A budget of every device, those of some by name, or None; sizes in bytes or in words (``4GB``).
+Memory = str | int | Mapping[str, str | int] | None
+
+
+def parse_memory(memory: Memory) -> FrozenDict[int]:
     """Return budgets from ``4.6GB``, ``cuda:0=4GB,cpu=8GB``, a number of bytes, or a mapping of those.
 
     Raises ``UsageError`` with the right spelling for what is no size, or an unclear one: ``4,6GB``, ``4.6``.

@@ -73,7 +73,7 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
             (a, context, verdict_of(a, group, request.cache_type))
             for format, group in itertools.product(requested, groups)
             for a in arrangements(plans, format, group, request, context)
-            if len(a.placements) == len(group) or not _sharing(group)
+            if request.together or len(a.placements) == len(group) or not _sharing(group)
         ]
         tried = tried or found
         fitting = [a for a, _, verdict in found if verdict]
@@ -184,7 +184,7 @@ def cache_reasons(best: Arrangement, cache_type: str | None) -> tuple[str, ...]:
 
 
 def _sharing(group: Sequence[Device]) -> bool:
-    """Return whether it is a device of WebGPU beside the processor, which takes what is too much for that alone."""
+    """Return whether it is a device of WebGPU with the processor, which takes what is too much for that alone."""
     return len(group) > 1 and any(device.kind == "webgpu" for device in group)
 
 
@@ -261,8 +261,8 @@ def _fewer_layers(plan: Plan) -> tuple[StepDown, ...]:
     for reason in plan.reasons:
         if _SHARED in reason:
             device = next(each.device for each in plan.placements if each.device != "cpu")
-            why = reason.partition(_SHARED)[2]
-            return (StepDown("plan", "all layers", device, StepClass.OUT_OF_MEMORY, why, reason.partition(",")[0]),)
+            which, _, why = reason.partition(_SHARED)
+            return (StepDown("plan", "all layers", device, StepClass.OUT_OF_MEMORY, why, which),)
     return ()
 
 

@@ -51,8 +51,8 @@ def does_not_fit(
     others: Sequence[Device] = (),
 ) -> DoesNotFit:
     """The error that says by how much it does not fit, and which smallest changes would do; ``others`` are devices that
-    were not asked for, and could hold layers beside those that were."""
-    groups = groups_of(devices, request.together)
+    were not named, and could hold layers too."""
+    groups = groups_of(devices, request.together, others)
     closest = min(tried, key=lambda a: a.over)
     ways = [
         *fewer_sequences(plans, groups, request, context),
@@ -64,7 +64,7 @@ def does_not_fit(
         ways += _shorter_with_more(plans, devices, request, context, closest)
     ways += _with_other_devices(plans, devices, others, request, context) if others else []
     ways.append(more_memory(plans, devices, request, tried))
-    return DoesNotFit(f"{plans.subject.name} does not fit.", _facts(devices, tried, closest, context), ways)
+    return DoesNotFit(f"{plans.subject.name} does not fit.", _facts((*devices, *others), tried, closest, context), ways)
 
 
 def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arrangement, context: int) -> list[str]:

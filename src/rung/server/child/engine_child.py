@@ -40,6 +40,7 @@ from rung.kernels.cpu import target
 from rung.models.card import ModelCard
 from rung.models.files.gguf import identity
 from rung.models.store import folder
+from rung.planning.request import Memory
 from rung.server import protocol
 from rung.server.child import reports, sandbox
 from rung.server.child.machines import Machines
@@ -164,6 +165,7 @@ class EngineChild:
     ) -> None:
         self._channel, self._model, self._system, self._adapters = channel, model, load.system, adapters
         self._slots, self._thinks, self._machines = slots, load.thinks, machines
+        self._memory: Memory = load.options.get("memory")
         self._requests: dict[int, _Request] = {}
         self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._waiting: list[_Answer] = []
@@ -351,7 +353,7 @@ class EngineChild:
 
     def _fail(self, error: Exception) -> None:
         """End all answers after a step that failed, or the process where a successor can go on with them."""
-        if found := lower(self._model.plan, error):
+        if found := lower(self._model.plan, error, self._memory):
             self._channel.send(found)
             os._exit(LOST)
         for number in {answer.request.message.id for answer in self._live}:
@@ -430,12 +432,12 @@ def _is_over(answer: _Answer) -> bool:
     return bool(answer.generation.result) or answer.request.cancelled
 
 
-def lower(plan: Plan, error: Exception) -> SteppedDown | None:
+def lower(plan: Plan, error: Exception, memory: Memory = None) -> SteppedDown | None:
     """Return the step down to load a process with after an error that ends this one; None for a bug, and where there is
     nothing less.
 
-    A device that is lost or computes no numbers is left for the CPU. Where memory is short the next plan may hold 0.8
-    of what this one takes beside Python, as after a load that failed.
+    A device that is lost or computes no numbers is left for the CPU. Where memory is short the next plan is a smaller
+    one, as after a load that failed; ``memory`` are the budgets of this one.
     """
     device = next((each.device for each in plan.placements if each.device != "cpu"), "cpu")
     if isinstance(error, DeviceError | NoRung) and not isinstance(error, OutOfMemory) and device != "cpu":
@@ -443,7 +445,7 @@ def lower(plan: Plan, error: Exception) -> SteppedDown | None:
         step = StepDown("model", plan.format, device, kind, error.cause, "cpu")
         return SteppedDown(step.to_json(), {"device": "cpu", "memory": None})
     if isinstance(error, OutOfMemory):
-        less = smaller_budgets(plan)
+        less = smaller_budgets(plan, memory)
         step = StepDown("plan", plan.format, device, StepClass.OUT_OF_MEMORY, error.cause, size(sum(less.values())))
         return SteppedDown(step.to_json(), {"memory": less})
     return None
