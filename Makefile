@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-levels test-all accept accept-webgpu test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-levels test-all accept accept-webgpu test-served-webgpu test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -21,6 +21,11 @@ test-levels: $(VENV)/dev.done
 
 test-all: $(VENV)/dev.done
 	$(BIN)/python -m pytest
+
+# the server's tests of clients, on a software adapter of Vulkan
+test-served-webgpu: $(VENV)/dev.done
+	RUNG_SERVED_ON=webgpu:0 $(BIN)/python -m pytest -n 2 --dist loadfile tests/server/test_openai.py tests/server/test_other_clients.py \
+	  tests/server/test_tools.py tests/server/test_grammars.py tests/server/test_responses.py
 
 # real weights from the package index; Gemma's terms are accepted with RUNG_ACCEPT_TERMS=gemma
 test-real: $(VENV)/dev.done
