@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -61,7 +62,7 @@ _LOG = _Log()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hear of what is logged to the end of the session."""
+    """Record what is logged, to the end of the session."""
     logging.getLogger().addHandler(_LOG)
 
 
@@ -118,16 +119,22 @@ def _torch_wide() -> dict[str, Any]:
     return found | {"default_device": torch.empty(0).device} if hasattr(torch, "empty") else found
 
 
+@functools.cache
+def _has_gpu() -> bool:
+    """Return whether torch, which has been imported, has a GPU that a test may draw on."""
+    torch = sys.modules["torch"]
+    return bool(torch.cuda.is_available() or torch.xpu.is_available() or torch.backends.mps.is_available())
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed torch, so that its draws do not depend on the tests that this process has run before.
 
-    Where no accelerator has been used, ``torch.manual_seed`` would format the stack for each kind of them and keep it.
+    Where there is no GPU, ``torch.manual_seed`` would format the stack for each kind of them and keep it.
     """
     _LOG.records.clear()
     torch = sys.modules.get("torch")
     if hasattr(torch, "manual_seed"):
-        used = torch.cuda.is_initialized() or torch.xpu.is_initialized() or torch.backends.mps.is_available()
-        (torch.manual_seed if used else torch.default_generator.manual_seed)(0)
+        (torch.manual_seed if _has_gpu() else torch.default_generator.manual_seed)(0)
         item.stash[_THREADS] = torch.get_num_threads()
     item.stash[_BEFORE] = _torch_wide()
     _keep_imported(item.config)
