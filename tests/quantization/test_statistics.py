@@ -116,17 +116,19 @@ def test_statistics_are_kept(tmp_path):
 def test_states_of_all_layers_are_not_held_in_memory(tmp_path):
     """Pages of mapped files count in the peak of a process: 4 bytes for each layer, token and dimension."""
     tiny_checkpoint(tmp_path / "m", "llama")
-    card, mapped, written = open_card(tmp_path / "m"), [], {}
+    card, mapped, entering = open_card(tmp_path / "m"), [], {}
     folder = str(tmp_path / "cache" / "statistics")
 
     def look(label, done, total):
         mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if folder in line)
-        written[label] = sum(path.stat().st_size for path in Path(folder).rglob("*.npy"))
+        entering[label] = {path.name: path.stat().st_size for path in Path(folder).rglob("[0-9]*.npy")}
 
     windows = ids(3, 64, card.decoder.vocabulary)
     gather(card, windows, look)
     assert not mapped
-    assert written["head"] >= len(card.decoder.layers) * windows.numel() * card.decoder.hidden * 4
+    assert len(entering["head"]) == len(card.decoder.layers)
+    assert all(size >= windows.numel() * card.decoder.hidden * 4 for size in entering["head"].values())
+    assert list(entering["layer 0, backwards"]) == ["0.npy"], "files of states that were read are removed"
 
 
 def test_too_few_tokens_and_models_that_compute_no_numbers_are_refused(tmp_path):

@@ -186,7 +186,8 @@ class _Pass:
                 for layer in network.layers():
                     self.progress(f"layer {layer.index}", layer.index, self.total)
                     states.put(layer.index, hidden)
-                    hidden = torch.cat([network.forward(layer, hidden[part]) for part in self._batches()])
+                    for part in self._batches():
+                        hidden[part] = network.forward(layer, hidden[part])
             gradient = self._head(network, hidden)
             del hidden
             for layer in network.layers(backwards=True):
@@ -260,8 +261,11 @@ class _States:
         np.save(self._folder / f"{layer}.npy", hidden.numpy())
 
     def of(self, layer: int) -> Tensor:
-        """Return the states that enter a layer."""
-        return torch.from_numpy(np.load(self._folder / f"{layer}.npy"))
+        """Return the states that enter a layer, and remove their file."""
+        path = self._folder / f"{layer}.npy"
+        hidden = torch.from_numpy(np.load(path))
+        path.unlink()
+        return hidden
 
 
 class _Record:
