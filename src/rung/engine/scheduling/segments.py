@@ -3,7 +3,10 @@
 ::
 
     tokens ─► embedding ─► first segment ─► hidden states, f32 ─► second segment, norm, head ─► logits
-              processor    one device       over the bus, once    the other
+              processor    one device       over the bus          the other
+
+What else crosses the bus depends on where the GPU is: with the first layers it takes rows of the embedding, with the
+last ones it gives logits.
 
 A segment is a run of layers on one device: a bound rung of ``decode_step`` for these layers, and with the last of them
 the head. The embedding is looked up by the processor, whose memory has the file. Keys and values of a layer lie where
