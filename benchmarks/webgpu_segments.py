@@ -1,4 +1,4 @@
-"""A model whose layers a device of WebGPU and the processor share, beside the same on each of them alone.
+"""A model whose layers a device of WebGPU and the processor share, compared with the same on each of them alone.
 
     python benchmarks/webgpu_segments.py [MODEL] [--device webgpu:0] [--share 0.5] [--tokens 24]
 

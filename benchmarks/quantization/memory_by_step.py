@@ -41,7 +41,7 @@ class Steps:
 
 
 class StepsBar(output.Bar):
-    """Tell the steps instead of showing them."""
+    """Print the steps instead of showing them."""
 
     steps = Steps(0)
 
@@ -54,7 +54,7 @@ class StepsBar(output.Bar):
 
 
 def main() -> None:
-    """Run the command with a bar of progress that tells the steps."""
+    """Run the command with a bar of progress that prints the steps."""
     words = sys.argv[1:]
     if "--from" in words:
         at = words.index("--from")

@@ -1,4 +1,4 @@
-"""Plans with devices of WebGPU: whole language models, or layers beside the processor, chosen by predicted speed."""
+"""Plans with devices of WebGPU: whole language models, or layers that the processor shares, by predicted speed."""
 
 from dataclasses import replace
 
@@ -139,7 +139,7 @@ def test_a_small_card_has_as_many_layers_as_fit_and_the_processor_the_others(opt
     assert alone < planned.decode_rate < plan(card, small_card(5), context=512).decode_rate
 
 
-def test_the_embedding_of_shared_layers_lies_beside_the_processor():
+def test_the_embedding_of_shared_layers_is_the_processors():
     card = gemma_2b("q8_0", "gguf")
     card = replace(card, decoder=replace(card.decoder, tied_head=False))
     head = replace(card.tensor("embed"), name="head", role="head")
@@ -152,7 +152,7 @@ def test_the_embedding_of_shared_layers_lies_beside_the_processor():
 
 
 def test_layers_are_shared_in_the_order_that_is_faster():
-    """A head that a card does not hold beside a layer is the processor's."""
+    """A head that a card does not hold together with a layer is the processor's."""
     card = gemma_2b("q8_0", "gguf")
     first = plan(card, small_card(1.1), cpu(), context=512, device="webgpu:0").placements[0]
     assert (first.device, first.first) == ("webgpu:0", 0)

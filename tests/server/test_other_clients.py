@@ -86,7 +86,7 @@ def test_ollamas_client_lists_the_models(lama, model):
 
 
 def same(found, expected) -> bool:
-    """Whether they have the same bytes, or on a GPU, whose last digits depend on what is computed together, almost."""
+    """Return whether bytes are the same; on a GPU, whose last digits depend on what is computed together, almost."""
     return found.shape == expected.shape and np.allclose(found, expected, rtol=0, atol=0 if DEVICE == "cpu" else 1e-6)
 
 
