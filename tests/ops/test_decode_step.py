@@ -24,7 +24,7 @@ from rung.models.adapters.adapter import LowRank
 from rung.ops import proof
 from rung.ops.attention.numpy_sdpa import RUNG as ARRAY_ATTENTION
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
-from rung.ops.decode_step import LADDER
+from rung.ops.decode_step import LADDER, shape_class
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.numba_step import RUNG as STEP
 from rung.ops.decode_step.numpy_step import RUNG as ARRAY_STEP
@@ -407,6 +407,24 @@ def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, lin
     options = FrozenDict({"linears": linears, "head_dim": 64})
     case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), options)
     assert proof.perform(LADDER.rung(name).to_json(), case.to_json()) == {"ok": True, "reason": ""}
+
+
+def test_the_self_check_of_parts_compares_them_with_the_whole(monkeypatch):
+    """And only where a model is divided."""
+    from rung.ops.decode_step.numba_step import Step
+
+    options = {"linears": ("numba.row",), "head_dim": 64}
+    whole, part = (
+        Case("decode_step", "f16", "f32", (2, 64, 96, 83), FrozenDict(options | more)) for more in ({}, {"part": True})
+    )
+    rung = LADDER.rung("numba.step").to_json()
+    right = Step.finish
+    monkeypatch.setattr(Step, "finish", lambda self, state, batch, hidden: 1.1 * right(self, state, batch, hidden))
+    assert proof.perform(rung, whole.to_json())["ok"]
+    assert proof.perform(rung, part.to_json())["reason"].startswith("layers in two parts: ")
+    monkeypatch.setattr(Step, "finish", right)
+    assert proof.perform(rung, part.to_json()) == {"ok": True, "reason": ""}
+    assert shape_class(whole) != shape_class(part)
 
 
 def test_heads_of_a_key_head_even_out_the_threads():

@@ -66,8 +66,8 @@ _CACHES = (*EXAMPLE_FORMATS, "q8_0")
 
 
 def shape_class(case: Case) -> str:
-    """Return the rungs of its linears."""
-    return "+".join(case.options.get("linears", ())) or "any"
+    """Return the rungs of its linears, and whether it is a part of a model."""
+    return ("+".join(case.options.get("linears", ())) or "any") + " part" * bool(case.options.get("part", False))
 
 
 def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
