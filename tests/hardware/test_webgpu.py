@@ -224,5 +224,6 @@ def test_nothing_chooses_a_software_adapter(adapter):
     assert select_device(adapter.id).arch == webgpu.SOFTWARE
     assert select_groups((adapter.id,))[0][0].arch == webgpu.SOFTWARE
     assert [device.kind for device in select_groups((f"{adapter.id}+cpu",))[0]] == ["webgpu", "cpu"]
-    with pytest.raises(UsageError, match="shares layers with the processor alone"):
-        select_groups((f"{adapter.id}+p2200 webgpu",))
+    for other in ("p2200 webgpu", "rtx 3060"):
+        with pytest.raises(UsageError, match="shares layers with the processor alone"):
+            select_groups((f"{adapter.id}+{other}",))

@@ -169,16 +169,16 @@ def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
             f"{name} counts {here_twice} twice, which is here once.", [], [f"--device {here_twice}", "rung devices"]
         )
     kinds = [device.kind for device in found if device.kind != "cpu"]
+    if "webgpu" in kinds and sorted(device.kind for device in found) not in (["webgpu"], ["cpu", "webgpu"]):
+        raise UsageError(
+            f"{name} is no budget: a device of WebGPU shares layers with the processor alone.",
+            [f"they are of the kinds {', '.join(device.kind for device in found)}"],
+            ["--device A --device B   # asks about each by itself"],
+        )
     if len(set(kinds)) > 1 or kinds.count("mps") > 1:
         raise UsageError(
             f"{name} is no budget: one torch drives GPUs of one maker, and one GPU of a Mac.",
             [f"they are of the kinds {', '.join(kinds)}"],
-            ["--device A --device B   # asks about each by itself"],
-        )
-    if "webgpu" in kinds and sorted(device.kind for device in found) not in (["webgpu"], ["cpu", "webgpu"]):
-        raise UsageError(
-            f"{name} is no budget: a device of WebGPU shares layers with the processor alone.",
-            [],
             ["--device A --device B   # asks about each by itself"],
         )
     if len(found) > 1:  # budgets are kept by id
