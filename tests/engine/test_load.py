@@ -75,6 +75,36 @@ def test_when_no_smaller_plan_is_left_the_memory_is_to_blame(full):
     assert raised.value.ways_out
 
 
+@pytest.fixture
+def shared(monkeypatch):
+    """Have a card share the layers with the processor; returns the budgets that plans were asked for."""
+    limits, make = [], load.make_plan
+
+    def planned(card, *, memory, **options):
+        limits.append(memory)
+        plan, devices = make(card, memory=None, **options)
+        (one,) = plan.placements
+        return replace(plan, placements=(one, replace(one, device="webgpu:0"))), devices
+
+    monkeypatch.setattr(load, "make_plan", planned)
+    return limits
+
+
+def test_a_processor_that_is_full_with_shared_layers_has_no_smaller_plan(full, shared):
+    """With fewer layers on the card it would need more."""
+    tried = full(1, MemoryError())
+    with pytest.raises(OutOfMemory, match="no smaller plan is left"):
+        load.load(MODEL)
+    assert len(tried) == len(shared) == 1
+
+
+def test_a_card_that_is_full_has_fewer_of_the_shared_layers(full, shared):
+    tried = full(1, OutOfMemory("The memory of GPU is full.", ["16 MB were asked for"]))
+    load.load(MODEL, memory="cpu=6GB")
+    use = tried[0].placements[1].memory
+    assert shared[1] == {"cpu": 6 * 2**30, "webgpu:0": int(use.most - 0.2 * (use.total - use.runtime))}
+
+
 def test_another_error_is_no_question_of_memory(full, budgets):
     tried = full(1, KeyError("q"))
     with pytest.raises(KeyError):

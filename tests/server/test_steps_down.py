@@ -125,6 +125,8 @@ def test_the_plan_after_short_memory_is_a_smaller_one(model):
     (budget,) = lower(plan, error).options["memory"].values()
     use = plan.placements[0].memory
     assert budget == pytest.approx(use.most - 0.2 * (use.total - use.runtime), abs=1)
+    assert lower(plan, error, "2GB").options["memory"] == {"*": 2 * 2**30, "cpu": budget}
+    assert lower(plan, error, "2GB").step["to"] == lower(plan, error).step["to"]
     assert lower(plan, DeviceLost("gone")) is None  # there is nothing below a CPU
     assert lower(plan, AssertionError("a bug")) is None
     assert lower(plan, DeviceError("no numbers")) is None

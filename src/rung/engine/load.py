@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rung.engine.decoder import Decoder
     from rung.engine.model import Model
     from rung.engine.scheduling.prefix_files import PrefixFiles
+    from rung.engine.scheduling.segments import SegmentedStep
     from rung.engine.scheduling.stages import Split
     from rung.engine.tokenizers.tokenizer import Tokenizer
     from rung.models.adapters.adapter import LowRank
@@ -255,8 +256,10 @@ def _bind_what_fits(
             return bind(plan, devices)
         except Exception as error:
             reason = _full(error)
-            if not reason or _is_of_shared_processor(error, plan, devices):
+            if not reason:
                 raise
+            if _is_of_shared_processor(error, plan, devices):
+                raise _no_smaller_plan(plan, devices, reason) from error
         budgets = planning.smaller_budgets(plan, memory)
         plan, devices = _planned_again(plan, devices, reason, partial(planned, budgets), journal)
         on_plan(plan, devices)
@@ -274,15 +277,22 @@ def _planned_again(
     try:
         smaller, found = planned()
     except DoesNotFit as error:
-        used = {p.device for p in plan.placements}
-        names = " and ".join(d.name for d in devices if d.id in used)
-        raise OutOfMemory(
-            f"The memory of {names} is full, and no smaller plan is left.",
-            [reason, *error.facts],
-            ["close what else uses it, then try again", *error.ways_out],
-        ) from error
+        raise _no_smaller_plan(plan, devices, reason, error) from error
     journal.step(_step_down(plan, smaller, reason))
     return smaller, found
+
+
+def _no_smaller_plan(
+    plan: Plan, devices: Sequence[Device], reason: str, refusal: DoesNotFit | None = None
+) -> OutOfMemory:
+    """Return the error for a memory that is full where a plan that takes less does not fit."""
+    used = {p.device for p in plan.placements}
+    names = " and ".join(d.name for d in devices if d.id in used)
+    return OutOfMemory(
+        f"The memory of {names} is full, and no smaller plan is left.",
+        [reason, *(refusal.facts if refusal else ())],
+        ["close what else uses it, then try again", *(refusal.ways_out if refusal else ())],
+    )
 
 
 def _is_of_shared_processor(error: Exception, plan: Plan, devices: Sequence[Device]) -> bool:
@@ -508,8 +518,7 @@ def _bind_decoder(
     from rung.engine.weight_loader import WeightLoader
     from rung.models.reader import Reader
 
-    whole = plan.packing in ("r16", "mapped") and len(plan.placements) == 1
-    singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
+    singles = _count_singles(plan)
     with (
         Reader(card) as reader,
         WeightLoader(card, plan, devices, reader, journal, partial(progress, "reading")) as parts,
@@ -518,17 +527,14 @@ def _bind_decoder(
         from rung.engine.scheduling.kv_cache import BlockPool
         from rung.engine.tokenizers.tokenizer import Tokenizer
         from rung.ops.decode_step.weights import Weights
-        from rung.run.binding import Step
 
         tokenizer = Tokenizer.from_card(card)
         short = singles and len(tokenizer.encode(first_prompt[:_LOOK], special=True, bos=True)) <= singles
         if not (short or parts.without_torch):
             with _importing():
                 import_whole("rung.ops.decode_step.network")  # with torch, while the weights are read
-        weights = Weights.bind(card.decoder, parts, plan.context)
-        step = parts.step()
+        weights, step = Weights.bind(card.decoder, parts, plan.context), parts.step()
         if split is not None:
-            assert isinstance(step, Step), "layers on several machines are those of processors"
             return _bind_split(*split, plan, weights, step, parallel), tokenizer
         pool = BlockPool(
             card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block, sequences=plan.parallel
@@ -539,10 +545,20 @@ def _bind_decoder(
     return decoder, tokenizer
 
 
-def _bind_split(split: Split, whole: Shape, plan: Plan, weights: Weights, step: Step, parallel: int) -> Decoder:
+def _count_singles(plan: Plan) -> int:
+    """Return how many tokens of a prompt are read one at a time sooner than torch is imported."""
+    whole = plan.packing in ("r16", "mapped") and len(plan.placements) == 1
+    return min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
+
+
+def _bind_split(
+    split: Split, whole: Shape, plan: Plan, weights: Weights, step: Step | SegmentedStep, parallel: int
+) -> Decoder:
     """Return the decoder of the first machine, which has the layers before ``split.last``."""
     from rung.engine.scheduling import stages
+    from rung.run.binding import Step
 
+    assert isinstance(step, Step), "layers on several machines are those of processors"
     pool = stages.pool_of_part(whole, 0, split.last, plan, step.block)
     divided = stages.SplitStep(step, plan, split)
     return stages.SplitDecoder(weights, pool, divided, plan.threads, parallel, split.depth)

@@ -446,7 +446,8 @@ def lower(plan: Plan, error: Exception, memory: Memory = None) -> SteppedDown | 
         return SteppedDown(step.to_json(), {"device": "cpu", "memory": None})
     if isinstance(error, OutOfMemory):
         less = smaller_budgets(plan, memory)
-        step = StepDown("plan", plan.format, device, StepClass.OUT_OF_MEMORY, error.cause, size(sum(less.values())))
+        left = size(sum(less.get(each.device, each.budget) for each in plan.placements))
+        step = StepDown("plan", plan.format, device, StepClass.OUT_OF_MEMORY, error.cause, left)
         return SteppedDown(step.to_json(), {"memory": less})
     return None
 
@@ -499,13 +500,9 @@ def _load(
     if message.stored and (stored := folder.find(message.stored)) is not None:
         folder.mark_used(stored)
     options = dict(message.options)
-    software, device = options.pop("software", None), options.get("device") or ""
-    if device.startswith("sim:"):
-        from rung.simulation.context import simulate
-
-        simulation = simulate(device, software=software)
-        card = simulations.enter_context(simulation)
-        options["device"] = card.id if len(simulation.devices) == 1 else None
+    software = options.pop("software", None)
+    if (options.get("device") or "").startswith("sim:"):
+        options["device"] = _simulated(options["device"], software, simulations)
     if (max_kl := options.pop("max_kl", None)) is not None:
         options |= _within(channel, message.model, max_kl, options)
     model = load(
@@ -523,6 +520,15 @@ def _load(
         if message.template:
             model.use_template(message.template)
     return model
+
+
+def _simulated(device: str, software: str | None, simulations: ExitStack) -> str | None:
+    """Simulate a card, or several, until ``simulations`` ends; return the id of one card."""
+    from rung.simulation.context import simulate
+
+    simulation = simulate(device, software=software)
+    card = simulations.enter_context(simulation)
+    return str(card.id) if len(simulation.devices) == 1 else None
 
 
 def _within(channel: Channel, model: str, max_kl: float, options: Mapping[str, Any]) -> Mapping[str, Any]:
