@@ -213,18 +213,8 @@ def main() -> None:
         port = free.getsockname()[1]
     context, most = _PROMPT + options.tokens, max(options.streams)
     common = ["--port", str(port), "--threads", str(options.threads), "--parallel", str(most)]
-    ours = [
-        sys.executable,
-        "-m",
-        "rung",
-        "serve",
-        str(options.model),
-        *common,
-        "--context",
-        str(context),
-        "--device",
-        "cpu",
-    ]
+    ours = [sys.executable, "-m", "rung", "serve", str(options.model), *common]
+    ours += ["--context", str(context), "--device", "cpu"]
     theirs = [str(options.llama_cpp / "llama-server"), "-m", str(options.model), *common] if options.llama_cpp else []
     turns = []
     for _ in range(options.turns):

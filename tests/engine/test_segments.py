@@ -108,7 +108,7 @@ def test_a_prefix_is_shared_inside_a_block(shared, order):
 
 
 def test_an_adapter_changes_layers_on_both_devices(shared, order, tmp_path):
-    """Beside answers without one, in one step."""
+    """With answers without one, in one step."""
     folder, here, model = write_adapter(tmp_path, layers=range(6)), load("demo", "cpu"), shared("demo")
     options = [{**GREEDY, **({"adapter": "one"} if n % 2 else {})} for n in range(4)]
     texts = []

@@ -27,7 +27,7 @@ from rung.planning.request import Memory, Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
 
 _MEASURING = 60.0  # seconds for numbers of threads, most of them for compiling one kernel, once
-#: What the next plan may hold of what one takes beside the runtime, whose memory was full.
+#: The share of a plan's memory, without that of the runtime, that the next plan may take where a memory was full.
 _LESS = 0.8
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_IN_HEAP = -1, -3, 32 << 20
@@ -122,9 +122,8 @@ def _choose_threads(processor: Device) -> None:
 def smaller_budgets(plan: Plan, memory: Memory = None) -> dict[str, int]:
     """Return budgets for a smaller plan, where a memory is full although the plan fitted: others may have taken it.
 
-    It may hold ``_LESS`` of what the plan wanted without the runtime, which does not shrink. Where a GPU and the
-    processor share layers it is the GPU's that is smaller, and the processor takes more of them. Other budgets are
-    those that the plan was made with.
+    The next plan may take ``_LESS`` of the memory of this one; that of the runtime does not shrink. Where a GPU and the
+    processor share layers, the GPU's budget shrinks, and the processor takes more layers. Other budgets stay.
     """
     uses = {each.device: each.memory for each in plan.placements}
     smaller = filter(is_webgpu, uses) if is_segmented(plan.placements) else uses

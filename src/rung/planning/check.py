@@ -70,10 +70,8 @@ def check(
     rows = [_choice(case, format, group) for group in groups for format in storages_of(case)]
     choices = tuple(choice for choice, _ in rows)
     able = [(arrangement, number) for number, (choice, arrangement) in enumerate(rows) if choice.verdict]
-    keys = [group_id(group) for group in groups]
-    best = {key: _best(case, [p for p in able if choices[p[1]].device == key], choices) for key in keys}
+    best = {k: _best(case, [p for p in able if choices[p[1]].device == k], choices) for k in map(group_id, groups)}
     chosen = _best(case, [pair for pair in able if pair[1] in best.values()], choices)
-    lost = [group for group in groups if best[group_id(group)] is None]
     return Answer(
         outline.name,
         choices,
@@ -85,7 +83,7 @@ def check(
         tuple(passes),
         case.sequence if question.training else 0,
         tuple(groups),
-        tuple(other for group in lost for other in _instead(case, group, cpu)) if alternatives else (),
+        tuple(a for g in groups if best[group_id(g)] is None for a in _instead(case, g, cpu)) if alternatives else (),
         outline.title or outline.name,
         "" if outline.card is None else outline.card.divergence,
     )

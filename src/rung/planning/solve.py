@@ -58,23 +58,10 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
     plans = WeightPlanCache(Subject.of_card(card))
     usable = _usable(card, devices, request)
     contexts = contexts_of(plans.subject, request.context)
-    alone = not isinstance(card, ModelCard)
-    if request.together and alone:
-        built = "is built by transformers, which computes it" if isinstance(card, NetworkCard) else "is computed"
-        raise UsageError(
-            f"{plans.subject.name} {built} on one device.",
-            ways_out=[f"rung plan {quoted(request.typed.model or card.path)} --device {quoted(usable[0].name)}"],
-        )
-    groups = [(device,) for device in usable] if alone else groups_of(usable, request.together, devices)
+    groups = _groups(card, plans.subject, usable, devices, request)
     tried: list[tuple[Arrangement, int, Verdict]] = []
-    requested = storages(plans.subject, request.format)
     for context in contexts:
-        found = [
-            (a, context, verdict_of(a, group, request.cache_type))
-            for format, group in itertools.product(requested, groups)
-            for a in arrangements(plans, format, group, request, context)
-            if request.together or len(a.placements) == len(group) or not _sharing(group)
-        ]
+        found = _arranged(plans, groups, request, context)
         tried = tried or found
         fitting = [a for a, _, verdict in found if verdict]
         if fitting:
@@ -86,6 +73,38 @@ def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device]
     _check_cache([a for a, _, _ in tried], request.cache_type)
     others = [d for d in devices if computes(d) and d not in usable] if request.device is not None else []
     raise does_not_fit(plans, usable, request, [a for a, _, _ in tried], contexts[0], others)
+
+
+def _groups(
+    card: ModelCard | EncoderCard | NetworkCard,
+    subject: Subject,
+    usable: Sequence[Device],
+    known: Sequence[Device],
+    request: Request,
+) -> list[tuple[Device, ...]]:
+    """Return the devices that are tried together: each alone for a model whose layers are not shared. Raises
+    ``UsageError`` where such a model is to have several."""
+    if isinstance(card, ModelCard):
+        return groups_of(usable, request.together, known)
+    if request.together:
+        built = "is built by transformers, which computes it" if isinstance(card, NetworkCard) else "is computed"
+        raise UsageError(
+            f"{subject.name} {built} on one device.",
+            ways_out=[f"rung plan {quoted(request.typed.model or card.path)} --device {quoted(usable[0].name)}"],
+        )
+    return [(device,) for device in usable]
+
+
+def _arranged(
+    plans: WeightPlanCache, groups: Sequence[tuple[Device, ...]], request: Request, context: int
+) -> list[tuple[Arrangement, int, Verdict]]:
+    """Return the arrangements with a context, each with its verdict; what a card holds alone is not tried twice."""
+    return [
+        (a, context, verdict_of(a, group, request.cache_type))
+        for format, group in itertools.product(storages(plans.subject, request.format), groups)
+        for a in arrangements(plans, format, group, request, context)
+        if request.together or len(a.placements) == len(group) or not _sharing(group)
+    ]
 
 
 def _usable(

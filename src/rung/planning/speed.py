@@ -243,8 +243,8 @@ def _share(device: Device) -> float:
 
 
 def _layers(parts: Iterable[Group], subject: Subject, device: Device, share: float = 1.0) -> float:
-    """Seconds of all layers of a token, or of a ``share`` of them, beside its weights and its cache, the launches of
-    its linears among them."""
+    """Return the seconds that a token takes in all layers, or in a ``share`` of them, without reading weights and
+    cache, but with launching its linears."""
     parts = tuple(parts)
     step = "gpu" if device.kind != "cpu" else step_of(parts)
     if any(map(_multiplies_packed, parts)):

@@ -300,8 +300,8 @@ def step_rung(subject: Subject, weights: Iterable[Weight], device: Device, cache
 
 
 def step_case(subject: Subject, weights: Iterable[Weight], cache_dtype: str, part: bool = False) -> Case:
-    """Return the tokens of a decoder whose ``weights`` are all on one device, or ``part`` of them, as rungs are asked
-    for them."""
+    """Return the case of ``decode_step`` for a decoder whose ``weights`` are all on one device, or for a ``part`` of
+    its layers."""
     decoder = subject.decoder
     assert decoder is not None
     multiplied = _multiplied(subject, weights)

@@ -176,10 +176,9 @@ class State:
         self.wide = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         #: Hidden states, which lie in turns in one of them where norms are behind products.
         self.hidden = buffer(shape.hidden), buffer(shape.hidden)
-        self.qkv, self.added = buffer(self.wide), buffer(shape.hidden)
+        self.qkv, self.added, self.normed = buffer(self.wide), buffer(shape.hidden), buffer(shape.hidden)
         self.mixed, self.inner = buffer(shape.heads * shape.head_dim), buffer(shape.feed_forward)
-        outputs = 0 if whole is None else shape.vocabulary
-        self.logits, self.normed = self.gpu.buffer(4 * MOST_LOGITS * outputs), buffer(shape.hidden)
+        self.logits = self.gpu.buffer(4 * MOST_LOGITS * (shape.vocabulary if whole else 0))
         #: Units (``kernels.webgpu.int8.units``) of the hidden states, of what attention gives, and of the inner ones.
         self.units: list[Any] = [
             self.gpu.buffer(units_bytes(MOST_ROWS, numbers)) if integers else None
