@@ -1,10 +1,9 @@
 """A GPU that is lost, full or wrong in the midst of an answer: it goes on on the processor, and the report says so."""
 
-import json
-
 import numpy as np
 import pytest
 from tests.support.devices import software_adapter
+from tests.support.lora import write_lora
 from toy_backend import answer, finish, scheduling, sequence, toy
 
 import rung
@@ -59,25 +58,6 @@ def go_on(model, tokens, **options):
     return answer.tokens
 
 
-def write_adapter(folder, rank=2, seed=0, layers=(0,)):
-    """A LoRA of the demo's first layer, or of others."""
-    from safetensors.numpy import save_file
-
-    card, chance = rung.load("demo", device="cpu").card, np.random.default_rng(seed)
-    rows, columns = card.tensor("layers.0.q").shape
-    names = [f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_" for layer in layers]
-    parts = {"A": (rank, columns), "B": (rows, rank)}
-    tensors = {
-        f"{name}{part}.weight": chance.normal(0, 0.3, shape).astype(np.float32)
-        for name in names
-        for part, shape in parts.items()
-    }
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
-
-
 @pytest.mark.parametrize(("fault", "kind", "words"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_an_answer_goes_on_on_the_processor(adapter, monkeypatch, here, fault, kind, words):
     from rung.kernels.webgpu.gpu import gpu
@@ -121,7 +101,7 @@ def test_a_lost_device_is_opened_anew_by_the_next_model(adapter, here):
 def test_an_adapter_goes_with_its_answer(adapter, tmp_path, monkeypatch):
     from rung.kernels.webgpu.gpu import gpu
 
-    folder, texts = write_adapter(tmp_path), []
+    folder, texts = write_lora(tmp_path), []
     for device in ("cpu", adapter.id):
         model = rung.load("demo", device=device)
         model.load_adapter(folder, "one")

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from test_failed_devices import write_adapter
 from tests.fixtures import references
 from tests.support.devices import software_adapter
+from tests.support.lora import write_lora
 
 import rung
 from rung.core.types import StepClass
@@ -29,7 +29,7 @@ def load(name, device, **options):
 @pytest.fixture(params=ORDERS)
 def order(request, monkeypatch):
     """Have one of the devices take the first layers, whichever would be faster."""
-    plain = placement._in_order
+    plain = placement.arrange_in_order
 
     def shared(plans, storage, devices, *others):
         card = next(each for each in devices if each.kind == "webgpu")
@@ -38,7 +38,7 @@ def order(request, monkeypatch):
             return alone
         return plain(plans, storage, sorted(devices, key=lambda each: each.kind != request.param), *others)
 
-    monkeypatch.setattr(placement, "_shared", shared)
+    monkeypatch.setattr(placement, "arrange_shared", shared)
     return request.param
 
 
@@ -81,7 +81,7 @@ def test_answers_are_those_of_the_processor_and_of_company(shared, order):
     assert "layers" in step.to
 
 
-def test_a_token_crosses_the_bus_once(shared, order, monkeypatch):
+def test_hidden_states_cross_the_bus_once_each_way(shared, order, monkeypatch):
     from rung.kernels.webgpu.gpu import gpu
 
     model = shared("demo")
@@ -109,7 +109,7 @@ def test_a_prefix_is_shared_inside_a_block(shared, order):
 
 def test_an_adapter_changes_layers_on_both_devices(shared, order, tmp_path):
     """With answers without one, in one step."""
-    folder, here, model = write_adapter(tmp_path, layers=range(6)), load("demo", "cpu"), shared("demo")
+    folder, here, model = write_lora(tmp_path, layers=range(6)), load("demo", "cpu"), shared("demo")
     options = [{**GREEDY, **({"adapter": "one"} if n % 2 else {})} for n in range(4)]
     texts = []
     for each in (here, model):
@@ -127,7 +127,7 @@ def test_embeddings_are_those_of_the_processor(shared, order):
 def test_a_lost_device_leaves_the_answer_with_its_adapter_to_the_processor(adapter, shared, order, tmp_path):
     from rung.kernels.webgpu.gpu import gpu
 
-    here, model, folder = load("demo", "cpu"), shared("demo"), write_adapter(tmp_path, layers=range(6))
+    here, model, folder = load("demo", "cpu"), shared("demo"), write_lora(tmp_path, layers=range(6))
     for each in (here, model):
         each.load_adapter(folder, "one")
     options = {"max_tokens": 20, "temperature": 0, "raw": True, "adapter": "one"}

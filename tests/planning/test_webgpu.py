@@ -160,7 +160,7 @@ def test_layers_are_shared_in_the_order_that_is_faster():
     request = Request(context=512, memory=parse_memory("webgpu:0=2GB"))
     devices = small_card(), cpu()
     taken = placement.arrange(plans, None, devices, request, 512, True)
-    both = [placement._in_order(plans, None, each, request, 512, True) for each in (devices, devices[::-1])]
+    both = [placement.arrange_in_order(plans, None, each, request, 512, True) for each in (devices, devices[::-1])]
     assert taken.rates.decode == max(each.rates.decode for each in both if each.over <= 0)
     assert len({each.rates.decode for each in both}) == 2
 

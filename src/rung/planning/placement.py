@@ -153,7 +153,7 @@ def arrange(
     A device of WebGPU and the processor share them in the order that is predicted to be faster.
     """
     if sorted(device.kind for device in devices) == ["cpu", "webgpu"]:
-        return _shared(plans, storage, devices, request, context, packed)
+        return arrange_shared(plans, storage, devices, request, context, packed)
     subject = plans.subject
     layers, lossless = subject.layers, is_lossless(subject, storage)
     cache_dtype = request.cache_type or usual_cache(subject, storage, devices[0])
@@ -180,7 +180,7 @@ def arrange(
     return Arrangement(storage, dtype, cache_dtype, packed, first_plan, tuple(placements), speed, tuple(parts))
 
 
-def _shared(
+def arrange_shared(
     plans: WeightPlanCache, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
 ) -> Arrangement:
     """As many layers as fit on the device of WebGPU, the first ones or the last ones with the head; all where it holds
@@ -189,11 +189,13 @@ def _shared(
     alone = arrange(plans, storage, (card,), request, context, packed)
     if alone.over <= 0 or plans.subject.layers < 2:
         return alone
-    both = [_in_order(plans, storage, o, request, context, packed) for o in ((processor, card), (card, processor))]
+    both = [
+        arrange_in_order(plans, storage, o, request, context, packed) for o in ((processor, card), (card, processor))
+    ]
     return max(both, key=lambda each: (min(-each.over, 0), each.rates.decode))
 
 
-def _in_order(
+def arrange_in_order(
     plans: WeightPlanCache, storage: Storage, order: Sequence[Device], request: Request, context: int, packed: bool
 ) -> Arrangement:
     """The layers over two devices of which that of WebGPU takes as many as fit, at least one."""
