@@ -261,26 +261,8 @@ class Team:
         for gate in self._shared.gates:
             gate.acquire()
         weakref.finalize(self, _dismiss, self._shared)
-        self._start()
-
-    def _start(self) -> None:
-        self._others = [
-            threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}")
-            for thread in range(1, self.threads)
-        ]
-        for each in self._others:  # Ctrl-C in ``start`` leaves a daemon asleep, and a team that nobody keeps
-            each.start()
-
-    def restart(self) -> None:
-        """Start the other threads anew, with the rights that the calling thread has now."""
-        with self._turn:
-            _dismiss(self._shared)
-            for each in self._others:
-                each.join()
-            self._shared.open = True
-            for gate in self._shared.gates:
-                gate.acquire(blocking=False)
-            self._start()
+        for thread in range(1, threads):  # Ctrl-C in ``start`` leaves a daemon asleep, and a team that nobody keeps
+            threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}").start()
 
     def run(self, program: Program) -> None:
         """Run the program to its end."""
@@ -313,12 +295,6 @@ class Teams:
                 found = self._teams.get(threads) or Team(threads)
                 self._teams[threads] = found
         return found
-
-    def restart(self) -> None:
-        """Start the threads of all teams anew, with the rights that the calling thread has now."""
-        with self._making:
-            for each in self._teams.values():
-                each.restart()
 
 
 _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")

@@ -106,6 +106,15 @@ def call_number(b, address):
     return b.sext(b.call(function, []), I64)
 
 
+@instruction(INT, INT, INT, INT, INT)
+def system_call(b, address, number, first, second):
+    """Calls the C library's ``syscall``, which is at ``address``, with two arguments and zeros; below zero where it
+    failed."""
+    zero = I64(0)
+    function = b.inttoptr(address, ir.FunctionType(I64, [I64] * 6).as_pointer())
+    return b.call(function, [number, first, second, zero, zero, zero])
+
+
 @intrinsic
 def call_address(typing_context, address, arguments):
     """Calls the compiled function at ``address``, which takes the tuple of int64 and returns nothing."""

@@ -23,11 +23,11 @@ from typing import Any
 from rung.core.settings import CACHE
 from rung.engine.model import Model
 from rung.engine.scheduling.prefix_files import open_folder
-from rung.kernels.cpu.thread_pool import TEAMS
 from rung.models.adapters.roles import path_and_weight
+from rung.server.child.every_thread import restrict_every_thread
 from rung.server.protocol import Load
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every processor
+_CREATE_RULESET, _ADD_RULE = 444, 445  # on every processor
 _NO_NEW_PRIVILEGES, _FILTER_MODE, _ALL_THREADS = 38, 1, 1
 _PATH_BENEATH, _ASK_VERSION, _ABSTRACT_SOCKETS = 1, 1, 1
 #: Rights on files and folders: those to read, those of a file, and all by the first version that has them.
@@ -80,8 +80,8 @@ def enter(load: Load, model: Model) -> str:
     )
     readable = {Path(str(each)) for each in (*named, getattr(model.card, "path", "")) if each}
     try:
-        close_files([*readable, *_targets(readable)], _writable(options.get("prefix_cache"), load.slots))
-        found.append("reads its model and programs, writes its caches")
+        left = close_files([*readable, *_targets(readable)], _writable(options.get("prefix_cache"), load.slots))
+        found.append("reads its model and programs, writes its caches" + (f", but for {left} threads" if left else ""))
     except OSError as error:
         found.append(f"all files, as Landlock fails: {error.strerror}")
     try:
@@ -135,10 +135,10 @@ def _by_version(table: dict[int, int], version: int) -> int:
     return found
 
 
-def close_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
-    """Leave this thread, and those that begin later, nothing but to read what is below ``readable`` and the folders of
-    programs, and to change what is below ``writable``. Threads that compute are started again. Raises ``OSError`` where
-    the kernel has no Landlock.
+def close_files(readable: Iterable[Path], writable: Iterable[Path]) -> int:
+    """Leave all threads nothing but to read what is below ``readable`` and the folders of programs, and to change what
+    is below ``writable``; return how many threads keep their rights, as they did not answer in time. Raises
+    ``OSError`` where the kernel has no Landlock.
     """
     version = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
     rights = _by_version(_ALL, version)
@@ -151,11 +151,9 @@ def close_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
             _allow(ruleset, path, read & rights)
         for path in (*map(Path, _WRITABLE_DEVICES), *writable):
             _allow(ruleset, path, rights)
-        _forbid_new_privileges()
-        _call(_RESTRICT_SELF, ruleset, 0)
+        return restrict_every_thread(ruleset)
     finally:
         os.close(ruleset)
-    TEAMS.restart()
 
 
 def _programs() -> list[Path]:
