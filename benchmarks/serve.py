@@ -232,6 +232,8 @@ def main() -> None:
             line += f"  llama-server {described(peers)}  ratio {ratio:.2f}"
             lost = statistics.median(1 - turn[2][count].rate / turn[3][count] for turn in turns)
             line += f"  its overhead {lost:+.1%}"
+            alone_ratio = statistics.median(turn[0][count] / turn[3][count] for turn in turns)
+            line += f"  engine / llama-batched-bench {alone_ratio:.2f}"
         print(line, flush=True)
 
 

@@ -64,11 +64,11 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
 _OUTCOME = re.compile(r"::(Test\w+)::(\S+) (PASSED|FAILED|SKIPPED|XFAIL|XPASS|ERROR)")
 
 
-def outcomes(python: str, url: str, model: str, suite: str) -> tuple[list[tuple[str, str]], str]:
-    """Run the tests of a class; return the name and the outcome of each, and all that pytest wrote."""
+def outcomes(python: str, url: str, model: str, text: str, suite: str) -> tuple[list[tuple[str, str]], str]:
+    """Run the tests of a class of ``text``; return the name and the outcome of each, and all that pytest wrote."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "test_rung.py"
-        file.write_text(_SUITE)
+        file.write_text(text)
         command = [python, "-m", "pytest", "-v", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-k", suite, file.name]
         environment = {"PATH": "/usr/bin:/bin", "HOME": folder, "RUNG_URL": url, "RUNG_MODEL": model}
         options = ["-o", "asyncio_mode=auto", "-W", "ignore"]
@@ -123,10 +123,15 @@ def main() -> int:
     for suite, model in (("TestChat", options.model), ("TestEmbeddings", options.encoder or options.model)):
         with parts.serving(model, "--any-name") as server:
             url = f"http://127.0.0.1:{server.port}"
-            failed += show(suite, "rung", *outcomes(options.python, url, "rung", suite), whole=options.messages)
+            failed += show(suite, "rung", *outcomes(options.python, url, "rung", _SUITE, suite), whole=options.messages)
     if options.llama_server:
         with llama_server(options.llama_server, options.model) as url:
-            show("TestChat", "llama-server", *outcomes(options.python, url, "rung", "TestChat"), whole=options.messages)
+            show(
+                "TestChat",
+                "llama-server",
+                *outcomes(options.python, url, "rung", _SUITE, "TestChat"),
+                whole=options.messages,
+            )
     return 1 if failed else 0
 
 
