@@ -188,9 +188,9 @@ def test_its_cache_is_that_of_rung(monkeypatch, environment):
 
 def test_another_python_needs_packages_of_its_own(monkeypatch, capsys):
     settings = {
-        "extension": ".cpython-399-x86_64-linux-gnu.so",
+        "extensions": [".cpython-399-x86_64-linux-gnu.so"],
         "modules": {"numpy": "numpy", "nothing": "no_such_module"},
-        "made_by": "Python 3.99",
+        "made_for": "Python 3.99 on linux",
         "interpreter": "python3.99",
     }
     monkeypatch.setattr(sys, "path", list(sys.path))

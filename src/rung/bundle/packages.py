@@ -60,9 +60,8 @@ class Package:
     def files(self) -> Iterator[tuple[PurePosixPath, Path]]:
         """Yield the files that travel: their paths below a folder of packages, and where they are."""
         for file in self.distribution.files or ():
-            kept = file.suffix not in _LEFT_OUT and not {"..", "tests", "__pycache__"} & set(file.parts)
             path = Path(str(self.distribution.locate_file(file)))
-            if kept and path.is_file():
+            if travels(file) and path.is_file():
                 yield PurePosixPath(file), path
 
     @cached_property
@@ -78,6 +77,11 @@ class Package:
         found = [file for path, file in self.files() if _LICENSE.search(path.name) and path.suffix != ".py"]
         texts = [file.read_text("utf-8", "replace") for file in sorted(found)]
         return texts or ([own_license()] if "apache" in self.license.lower() else [])
+
+
+def travels(file: PurePosixPath) -> bool:
+    """Return whether a file of a package travels, by its name: tests and what no program imports do not."""
+    return file.suffix not in _LEFT_OUT and not {"..", "tests", "__pycache__"} & set(file.parts)
 
 
 def own_license() -> str:

@@ -155,7 +155,7 @@ def set_path(folder, settings):
     """Import from the bundle alone; where its packages are another Python's, from the packages that this one has."""
     program, packages = os.path.join(folder, "program"), os.path.join(folder, "packages")
     own = [each for each in sys.path if os.path.abspath(each or ".") != os.path.abspath(sys.argv[0])]
-    if settings["extension"] == EXTENSION_SUFFIXES[0]:
+    if EXTENSION_SUFFIXES[0] in settings["extensions"]:
         sys.path[:] = [program, packages] + standard_library(own)  # noqa: RUF005
         return
     sys.path[:] = own
@@ -164,7 +164,7 @@ def set_path(folder, settings):
         sys.exit(
             "This bundle has the packages of {}, and this is Python {}.{} for {}, which lacks {}.\nWhat to do\n"
             "  1  {} {}\n  2  python -m pip install {}   # this Python's own".format(
-                settings["made_by"],
+                settings["made_for"],
                 sys.version_info[0],
                 sys.version_info[1],
                 EXTENSION_SUFFIXES[0].strip("."),

@@ -18,12 +18,12 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -44,6 +44,7 @@ from rung.bundle.packages import (
     shell_lines,
     write_archive,
 )
+from rung.bundle.releases import extension_of, of_other_releases, release_name
 from rung.core.errors import DiskFull, UsageError
 from rung.core.files import writing, written_whole
 from rung.core.settings import CACHE
@@ -117,7 +118,7 @@ def _below(folder: Path) -> list[Path]:
 
 Progress = Callable[[str, int, int], None]
 #: What the program takes in a bundle at most, and unpacked: a disk must have as much.
-_PROGRAM_BYTES = 120 << 20
+_PROGRAM_BYTES = 150 << 20
 #: Python reads this line where the zip at the end is missing, and says it: no encoding has that name.
 _CUT_OFF = "# coding: this-rung-bundle-was-cut-off--copy-the-file-again"
 
@@ -125,11 +126,13 @@ _CUT_OFF = "# coding: this-rung-bundle-was-cut-off--copy-the-file-again"
 @dataclass(frozen=True)
 class Options:
     """Settings of a bundle: ``context`` and ``system`` (prompt) are settings that it starts with; ``with_python``:
-    this Python travels too; ``warm``: compiled kernels, and what the system prompt computes, travel."""
+    this Python travels too; ``any_python``: packages for other releases of Python do; ``warm``: compiled kernels, and
+    what the system prompt computes, travel."""
 
     context: int | None = None
     system: str | None = None
     with_python: bool = False
+    any_python: bool = False
     warm: bool = True
 
     @property
@@ -184,7 +187,8 @@ def write_bundle(
     progress: Progress = lambda label, done, total: None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> Written:
-    """Write a bundle to ``out``, whole or not at all. ``on_note`` hears why nothing is ready in it.
+    """Write a bundle to ``out``, whole or not at all. ``on_note`` hears why nothing is ready in it, and which
+    release of Python has no packages.
 
     Raises ``SoftwareMissing``, ``DiskFull``, ``UsageError`` where ``out`` cannot be written, ``BadFile``.
     """
@@ -192,13 +196,18 @@ def write_bundle(
         check_possible()
     packages = needed()
     _check_room(out, model)
-    with writing(out), written_whole(out) as temporary, open(temporary, "r+b") as file:
+    with (
+        writing(out),
+        tempfile.TemporaryDirectory() as fetched,
+        written_whole(out) as temporary,
+        open(temporary, "r+b") as file,
+    ):
         file.seek(BUNDLE_ALIGNMENT)
         sha256 = copy_model(model, file, lambda done, total: progress("copying", done, total))
         line = model_line(model.size, sha256)
-        files = members(packages)
+        files, releases = _program(packages, options, Path(fetched), progress, on_note)
         libraries = {name.name: path for name, path in files if name.parts[0] == "libraries"}
-        settings = _settings(model, options, sorted(libraries))
+        settings = _settings(model, options, sorted(libraries), releases)
         settings["packages"] = _append(file, files, progress)
         texts, shell_of = library_licenses(libraries.values()), None
         if options.with_python:
@@ -215,6 +224,20 @@ def write_bundle(
     out.chmod(out.stat().st_mode | (out.stat().st_mode & 0o444) >> 2)  # who may read it may run it
     unpacked = sum(settings[name]["unpacked"] for name in ("packages", "python", "ready") if settings.get(name))
     return Written(out, total, model.size, unpacked, options.with_python)
+
+
+def _program(
+    packages: Sequence[Package], options: Options, folder: Path, progress: Progress, on_note: Callable[[str], None]
+) -> tuple[list[Member], list[tuple[int, int]]]:
+    """Return the files of rung and its packages, and the releases of Python that they are for; those of others than
+    this one are fetched into ``folder``."""
+    files, releases = members(packages), [sys.version_info[:2]]
+    if options.any_python:
+        more, whole, problems = of_other_releases(packages, files, folder, progress)
+        files, releases = files + more, sorted(releases + whole)
+        for problem in problems:
+            on_note(problem)
+    return files, releases
 
 
 def _write_head(file: IO[bytes], line: str, shell: str = "") -> None:
@@ -270,15 +293,18 @@ def _append(file: IO[bytes], found: Sequence[Member], progress: Progress) -> dic
     return {"begin": begin, **asdict(write_archive(file, found, lambda done: progress("packing", done, total)))}
 
 
-def _settings(model: BundledModel, options: Options, libraries: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that the program of the bundle reads; the offsets of its parts are added later."""
+def _settings(
+    model: BundledModel, options: Options, libraries: Sequence[str], releases: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """Return the settings that the program of the bundle reads; the offsets of its parts are added later. ``releases``
+    of Python have packages in it."""
     return {
         "name": model.name,
         "version": __version__,
         "cache": CACHE.variable,
         "libraries": libraries,
-        "extension": EXTENSION_SUFFIXES[0],
-        "made_by": f"Python {sys.version_info[0]}.{sys.version_info[1]} for {EXTENSION_SUFFIXES[0].strip('.')}",
+        "extensions": [extension_of(each) for each in releases],
+        "made_for": f"Python {', '.join(map(release_name, releases))} on {sysconfig.get_platform()}",
         "interpreter": f"python{sys.version_info[0]}.{sys.version_info[1]}",
         "modules": NEEDED,
         "options": options.of_commands(model.name),

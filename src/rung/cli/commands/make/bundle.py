@@ -30,6 +30,10 @@ def bundle(
     with_python: Annotated[
         bool, typer.Option("--with-python", help="Put this Python in too: it runs where there is none. Linux only.")
     ] = False,
+    any_python: Annotated[
+        bool,
+        typer.Option("--any-python", help="It runs with each Python from 3.11 to 3.14: pip fetches their packages."),
+    ] = False,
     accept_terms: Annotated[
         bool, typer.Option("--accept-terms", help="Accept the terms of the model; its notice goes into the bundle.")
     ] = False,
@@ -67,7 +71,7 @@ def bundle(
         chosen = bundled_model(card, model)
         check_terms(chosen, accept_terms)
         check_system(card, system)
-        chosen_options = Options(context, system, with_python, not no_warm_up)
+        chosen_options = Options(context, system, with_python, any_python, not no_warm_up)
         written = write_bundle(chosen, target, chosen_options, progress.update, show)
     if json:
         print_json(as_json(written))
