@@ -22,12 +22,15 @@ ROOT = Path(__file__).parents[1]
 SIZE_BAR, FIRST_BAR, START_BAR = 400, 15.0, 1.5
 
 
-def build(folder: Path, extra: str) -> Path:
-    """Return the environment's folder with rung and what the extra names, compiled as pip leaves it."""
+def build(folder: Path, extra: str) -> tuple[Path, float]:
+    """Make an environment with rung and what the extra names, compiled as pip leaves it; return its site-packages, and
+    the MB that were there before (pip)."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    before = megabytes(packages)
     requirements = ["-c", str(ROOT / "constraints.txt"), f"{ROOT}[{extra}]"]
     subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", *requirements], check=True)
-    return folder
+    return packages, before
 
 
 def megabytes(folder: Path) -> float:
@@ -51,10 +54,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        venv = build(Path(temporary) / "venv", options.extra)
-        (packages,) = venv.glob("lib/python*/site-packages")
+        venv = Path(temporary) / "venv"
+        packages, before = build(venv, options.extra)
         size, has_torch = megabytes(packages), (packages / "torch").exists()
-        print(f"site-packages  {size:.0f} MB (bar {SIZE_BAR}); torch: {'yes' if has_torch else 'no'}")
+        print(
+            f"site-packages  {size - before:.0f} MB more than before (bar {SIZE_BAR}), {size:.0f} in all; "
+            f"torch: {'yes' if has_torch else 'no'}"
+        )
         variables = os.environ | {"RUNG_CACHE": str(Path(temporary) / "cache")}
         command = [
             str(venv / "bin" / "rung"),
