@@ -23,7 +23,7 @@ _VALGRIND += ("--pc-out-file=/dev/null", "--trace-children=no")
 #: Limits of other libraries of the process, so that they use no more than AVX2.
 _LIMITS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
 #: What is counted of rung: a model is loaded, and so many tokens are decoded.
-_DECODE = """
+DECODE = """
 import sys, rung
 model, tokens = sys.argv[1], int(sys.argv[2])
 answer = rung.load(model, context=128, threads=1, offline=True).generate("a", raw=True, max_tokens=tokens)
@@ -45,7 +45,7 @@ def counted(command: list[str], environment: dict[str, str]) -> int:
 
 def rung(level: str, model: Path, tokens: int) -> int:
     """Return the instructions of rung; kernels are compiled and proved before."""
-    command = [sys.executable, "-c", _DECODE, str(model), str(tokens)]
+    command = [sys.executable, "-c", DECODE, str(model), str(tokens)]
     environment = {"RUNG_CPU_LEVEL": level, **_LIMITS}
     subprocess.run(command, check=True, capture_output=True, env=os.environ | environment)
     return counted(command, environment)
