@@ -76,9 +76,10 @@ format: $(VENV)/dev.done
 	$(BIN)/ruff format src tests benchmarks training
 
 # everything that is made from other files, but the embedded model; explain's tables take a minute to learn
-GENERATED := src/rung/diagnosis src/rung/hardware/catalog docs/errors docs/model-names.md
+GENERATED := src/rung/diagnosis src/rung/hardware/catalog src/rung/hardware/cpu_levels.table docs/errors docs/model-names.md
 generate: $(VENV)/dev.done
 	$(BIN)/python -c "from rung.hardware.catalog import tables; tables.write()"
+	$(BIN)/python -c "from rung.kernels.isa import levels; levels.write()"
 	$(BIN)/python -m rung.diagnosis.pages docs/errors
 	$(BIN)/python -c "from rung.cli.views.pages import model_names; model_names.write('docs/model-names.md')"
 	$(BIN)/python -m rung.diagnosis.learning

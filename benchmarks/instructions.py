@@ -30,7 +30,6 @@ from rung.kernels.isa import levels
 from rung.kernels.isa.level import Level
 
 TABLE = Path(__file__).parent.parent / "src/rung/kernels/instructions.table"
-TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 #: Layouts of weights: of codebooks, blocks of 64 columns stand for longer ones, whose heads take less.
 SHOWN = [name for name in LAYOUTS if not re.fullmatch(r"codebook(?!64$)\d+|.*_flipped|cache_.*", name)]
 FLOATS = ("f32", "f16", "bf16", "e4m3:128")
@@ -42,21 +41,6 @@ HEAD = """\
 """
 
 
-#: Processors by LLVM's names: their level, and the instructions that multiply bytes there.
-CORES = {
-    "icelake-server": ("avx512_vnni", "vpdpbusd"),
-    "skylake-avx512": ("avx512", "vpmaddubsw"),
-    "alderlake": ("avx_vnni", "vpdpbusd"),
-    "znver2": ("avx2", "vpmaddubsw"),
-    "haswell": ("avx2", "vpmaddubsw"),
-    "ivybridge": ("ssse3", "vpmaddubsw"),
-    "core2": ("ssse3", "pmaddubsw"),
-    "neoverse-n2": ("neon_i8mm", "sdot|usdot|smmla"),
-    "neoverse-v1": ("neon_i8mm", "sdot|usdot|smmla"),
-    "cortex-a76": ("neon_dotprod", "sdot"),
-    "apple-m1": ("neon_dotprod", "sdot"),
-    "cortex-a72": ("neon", "smlal"),
-}
 #: A vector register beside a place on the stack: what the loop's registers do not hold.
 _SPILL = re.compile(r"[xyz]mm\d+.*\((?:%rsp|%rbp)|\((?:%rsp|%rbp).*[xyz]mm\d+|(?:ldr|str|ldp|stp)\s+q\d+.*\[sp")
 
@@ -78,13 +62,19 @@ class Block:
     targets: tuple[str, ...]
 
 
+def triple_of(arch: str) -> str:
+    """LLVM's name of that kind of processor with Linux."""
+    return f"{arch}-unknown-linux-gnu"
+
+
 def compile_products(level: Level, intrinsic: Any, literals: list[Any], arguments: int, cpu: str = "") -> str:
     """Assembly of one call of an intrinsic of the kernels, for the level's first target, or for a processor."""
     target = level.targets[0]
+    name = target.arch.name
     there = frozenset(target.features.replace("+", "").split(","))
-    compiler.level, compiler.features, compiler.arch = (lambda: level), (lambda: there), (lambda: target.arch)
+    compiler.level, compiler.features, compiler.arch = (lambda: level), (lambda: there), (lambda: name)
     module = ir.Module("products")
-    module.triple = TRIPLES[target.arch]
+    module.triple = triple_of(name)
     wide = ir.IntType(64)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [wide] * arguments), "products")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -92,7 +82,7 @@ def compile_products(level: Level, intrinsic: Any, literals: list[Any], argument
     signature, generate = intrinsic._defn(None, *kinds)
     generate(_Context, builder, signature, [None] * len(literals) + list(function.args))
     builder.ret_void()
-    return assemble(str(module), cpu or target.cpu, target.features, TRIPLES[target.arch])
+    return assemble(str(module), cpu or target.cpu, target.features, triple_of(name))
 
 
 def assemble(text: str, cpu: str, features: str, triple: str) -> str:
@@ -175,13 +165,11 @@ def count(level: Level) -> dict[str, tuple[float, ...]]:
     return found | {format.split(":")[0]: (count_floats(level, format),) for format in FLOATS}
 
 
-def inspect_core(core: str, layout: str, shape: tuple[int, int]) -> tuple[float, int, str]:
+def inspect_core(level: Level, core: str, layout: str, shape: tuple[int, int]) -> tuple[float, int, str]:
     """Return instructions a product, spills, and what multiplies, of the inner loop at a processor's own level."""
-    name, products = CORES[core]
-    level = levels.named(name)
     text = compile_products(level, microkernel.multiply_groups, [layout, *shape, level.ahead], 11, core)
     lines = main_loops(text, strips_of(level, shape[0]))
-    found = {word[0] for line in lines if (word := re.search(rf"\b(?:{products})\b", line))}
+    found = {word[0] for line in lines if (word := re.search(rf"\b(?:{level.multiplies})\b", line))}
     spills = sum(bool(_SPILL.search(line)) for line in lines)
     return len(lines) / (shape[0] * shape[1] * PRODUCTS), spills, " ".join(sorted(found))
 
@@ -189,12 +177,11 @@ def inspect_core(core: str, layout: str, shape: tuple[int, int]) -> tuple[float,
 def print_cores(layouts: list[str]) -> None:
     """Print a row for each processor, layout and shape of tile."""
     print("level | core | layout | rows x groups | instructions a product | spills | products")
-    for core, (name, _) in CORES.items():
-        level = levels.named(name)
-        for layout in layouts:
+    for level in levels.every():
+        for core, layout in itertools.product(level.cores, layouts):
             for shape in ((1, 1), (level.tile, 1)):
-                count, spills, found = inspect_core(core, layout, shape)
-                print(f"{name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
+                count, spills, found = inspect_core(level, core, layout, shape)
+                print(f"{level.name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
 
 
 def initialize() -> None:

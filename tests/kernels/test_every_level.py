@@ -7,6 +7,7 @@ the suites of all kernels run at each, too. All other tests run at the processor
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import FORMATS
+from rung.kernels.isa import levels
 
 ROOT = Path(__file__).parents[2]
 LEVELS = [level.name for level in target.levels()]
@@ -71,3 +73,21 @@ def test_a_level_compiles_for_no_more_than_it_says():
     environment = {**os.environ, "RUNG_CPU_LEVEL": "generic"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert not {"ssse3", "avx", "avx2", "avx512f", "f16c", "dotprod", "i8mm"} & set(done.stdout.split())
+
+
+def test_what_differs_between_levels_stands_in_their_files_alone():
+    """No kernel asks for a level or a kind of processor by its name; ``generic`` is a word of other meanings, too."""
+    kernels = ROOT / "src" / "rung" / "kernels"
+    kinds = {target.arch.name: level for level in levels.every() for target in level.targets}
+    names = {level.name for level in levels.every()} - {"generic"} | set(kinds)
+    own = {kernels / "isa" / "x86.py", kernels / "isa" / "arm.py", *(kernels / "isa" / "levels").glob("*.py")}
+    for path in {*kernels.glob("cpu/**/*.py"), *kernels.glob("isa/**/*.py")} - own:
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        named = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)} & names
+        assert not named, f"{path.relative_to(ROOT)}: {named}"
+
+
+def test_what_processors_are_asked_for_is_what_the_files_say():
+    """It is read where no compiler is installed."""
+    text = (ROOT / "src" / "rung" / "hardware" / "cpu_levels.table").read_text(encoding="utf-8")
+    assert text == levels.table(), "make generate writes it"

@@ -100,6 +100,16 @@ def llvm_changes(cores: Sequence[frozenset[str]]) -> str:
     return ",".join(f"-{name}" for name, flag in _NAMES.items() if flag in some)
 
 
+def llvm_names(flags: frozenset[str]) -> frozenset[str]:
+    """Return LLVM's names of the features that a system lists by its own.
+
+    >>> sorted(llvm_names(frozenset({"asimddp", "avx512_vnni", "ssse3"})))
+    ['avx512vnni', 'dotprod', 'ssse3']
+    """
+    names = {flag: name for known in (_NAMES, _LINUX, MAC) for name, flag in known.items()}
+    return frozenset(names.get(flag, flag) for flag in flags)
+
+
 @functools.cache
 def own_changes() -> str:
     """Return ``llvm_changes`` of this machine; empty where its cores are alike, or it is no x86."""

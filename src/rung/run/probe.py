@@ -16,7 +16,7 @@ from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import json_cache, probe_cache
 from rung.hardware.catalog import DTYPES
-from rung.hardware.families.cpu import LEVELS
+from rung.hardware.families import cpu
 from rung.hardware.probe_cache import Findings
 from rung.kernels.cpu import target
 from rung.run import cpu_level, worker
@@ -95,7 +95,7 @@ def prove_instruction_sets(device: Device, progress: Progress) -> Iterator[Capab
     names = [
         c.name
         for c in device.capabilities.values()
-        if c.name.startswith("isa.") and c.level is not Level.ABSENT and device.arch in LEVELS
+        if c.name.startswith("isa.") and c.level is not Level.ABSENT and device.arch in cpu.levels()
     ]
     if device.kind != "cpu" or not names:
         return

@@ -155,15 +155,15 @@ def _isa(architecture: Architecture) -> Iterator[Capability]:
         return
     from rung.hardware.families.cpu import ARM, X86, kernels
 
-    found: dict[str, Level] = {}
-    for name in ARM if architecture.machine == "aarch64" else X86:
+    listed: frozenset[str] = frozenset()
+    for name, flags in (ARM if architecture.machine == "aarch64" else X86).items():
         has = name.removeprefix("isa.") in architecture.isa
-        found[name] = Level.NATIVE if has else Level.ABSENT
+        listed |= frozenset(flags if has else ())
         text = f"{architecture.generation}, {architecture.key}"
         yield Capability(
             name, Level.NATIVE if has else Level.ABSENT, Proof.TABLE, text if has else f"{text} does not have it"
         )
-    yield replace(kernels(architecture.machine, found), proof=Proof.TABLE)
+    yield replace(kernels(architecture.machine, listed), proof=Proof.TABLE)
 
 
 def _no_code(architecture: Architecture, build: Build | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -52,18 +53,8 @@ APPLE = {
 }
 #: Environment variables that restrict the JIT to less than the processor can do.
 TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", CPU_LEVEL.variable)
-#: Levels of ``rung.kernels.isa.levels`` by the capability that each needs, the highest first, and one for the rest.
-LEVELS = {
-    "x86_64": {
-        "isa.avx512_vnni": "avx512_vnni",
-        "isa.avx512f": "avx512",
-        "isa.avx_vnni": "avx_vnni",
-        "isa.avx2": "avx2",
-        "isa.ssse3": "ssse3",
-        "": "generic",
-    },
-    "aarch64": {"isa.i8mm": "neon_i8mm", "isa.neon_dotprod": "neon_dotprod", "isa.neon": "neon", "": "generic"},
-}
+#: What levels need, which ``rung.kernels.isa.levels`` writes: they are read where no compiler is installed, too.
+_LEVELS = Path(__file__).parent.parent / "cpu_levels.table"
 
 
 def identify(
@@ -120,7 +111,7 @@ def declared(
             found.append(Capability(name, Level.UNKNOWN, Proof.NONE, f"{restriction} restricts the compiler"))
         else:
             found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {', '.join(features)}"))
-    return [*found, kernels(arch, {c.name: c.level for c in found}, bool(restriction))]
+    return [*found, kernels(arch, flags, bool(restriction))]
 
 
 def restrictions(environment: Mapping[str, str], own: str) -> dict[str, str]:
@@ -136,14 +127,26 @@ def own_features() -> str:
     return cpu_features.own_features() or cpu_features.own_changes()
 
 
-def kernels(arch: str, found: Mapping[str, Level], restricted: bool = False) -> Capability:
-    """Return which level of CPU kernels a processor with those capabilities declares; a probe proves it."""
-    if arch not in LEVELS:
+@functools.cache
+def levels() -> Mapping[str, tuple[tuple[str, frozenset[str]], ...]]:
+    """Levels of CPU instructions by kind of processor, the highest first: names, and LLVM's of the features needed."""
+    found: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {}
+    for line in _LEVELS.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            name, arch, needs = (part.strip() for part in line.split("|"))
+            found[arch] = (*found.get(arch, ()), (name, frozenset(needs.split())))
+    return found
+
+
+def kernels(arch: str, flags: frozenset[str], restricted: bool = False) -> Capability:
+    """Return which level of CPU kernels a processor declares that lists those flags; a probe proves it."""
+    if arch not in levels():
         return Capability("isa.kernels", Level.ABSENT, Proof.DECLARED, f"there is no compiler of kernels for {arch}")
     if restricted:
         return Capability("isa.kernels", Level.UNKNOWN, Proof.NONE, "the environment restricts the compiler")
-    need, level = next((n, v) for n, v in LEVELS[arch].items() if not n or found.get(n) is Level.NATIVE)
-    why = f"the processor lists {need}" if need else "any processor of its kind"
+    features = cpu_features.llvm_names(flags)
+    level, needs = next(each for each in levels()[arch] if each[1] <= features)
+    why = f"the processor lists {', '.join(sorted(needs))}" if needs else "any processor of its kind"
     return Capability("isa.kernels", Level.NATIVE, Proof.DECLARED, why, level)
 
 

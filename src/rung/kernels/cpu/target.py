@@ -24,17 +24,8 @@ from rung.core.settings import CACHE, CPU_LEVEL
 from rung.hardware import cpu_features, interpreter
 
 if TYPE_CHECKING:
-    from rung.kernels.isa.level import Level
+    from rung.kernels.isa.level import Architecture, Level
 
-#: LLVM's names of the features behind each capability that kernels ask for.
-ISA: dict[str, tuple[str, ...]] = {
-    "isa.avx2": ("avx2", "fma", "f16c"),
-    "isa.avx512f": ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
-    "isa.avx512_vnni": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"),
-    "isa.avx512_vbmi": ("avx512f", "avx512bw", "avx512vbmi"),
-    "isa.avx512_bf16": ("avx512f", "avx512bw", "avx512bf16"),
-    "isa.neon_dotprod": ("neon", "dotprod"),
-}
 _proved = ""  # the level of ``use_level``
 _wrong: list[str] = []  # levels with a kernel that was wrong in this process
 
@@ -125,7 +116,8 @@ def arch() -> str:
 
 def converts_halves() -> bool:
     """Return whether float16 is converted by instructions; on x86 processors before 2012 it is not."""
-    return arch() != "x86_64" or "f16c" in features()
+    needed = architecture().converts_halves
+    return not needed or needed in features()
 
 
 def use_level(name: str) -> None:
@@ -169,6 +161,11 @@ def level() -> Level:
     """The level that kernels are compiled for from now on."""
     found = levels()
     return next((each for each in found if each.name not in _wrong), found[-1])
+
+
+def architecture() -> Architecture:
+    """The kind of processor that is compiled for, and what all of its levels share."""
+    return next(each.arch for each in level().targets if each.arch.name == arch())
 
 
 def lower_levels() -> list[Level]:
@@ -244,12 +241,6 @@ def _compile_for(cpu: str | None, features: str) -> None:
     if "numba" in sys.modules:  # has read its environment already
         config = sys.modules["numba"].config
         config.CPU_NAME, config.CPU_FEATURES = cpu, features
-
-
-def capabilities() -> dict[str, bool]:
-    """Each capability of ``ISA`` and whether compiled code may use it."""
-    there = features()
-    return {name: there.issuperset(needed) for name, needed in ISA.items()}
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from rung.kernels.isa.emit import I8, I16, I32, call, constant
+from rung.kernels.isa.level import Architecture
 
 _BYTES, _WORDS, _INTS = ir.VectorType(I8, 16), ir.VectorType(I16, 8), ir.VectorType(I32, 4)
 
@@ -44,6 +45,8 @@ def pause(b: ir.IRBuilder) -> None:
     """``yield``: a hint that the thread waits."""
     call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
 
+
+AARCH64 = Architecture("aarch64", "w", pause, signed_bytes=True)
 
 #: Features of LLVM by generation, to compile for no more than that.
 NEON = "+neon,+fp-armv8"

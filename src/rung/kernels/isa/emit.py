@@ -68,7 +68,7 @@ def fence(b: ir.IRBuilder, x: ir.Value, *, reload: bool = False) -> ir.Value:
 def _same_register(x: ir.Value) -> str:
     if isinstance(x.type, ir.IntType):
         return "=r,0"
-    return "=w,0" if target.arch() == "aarch64" else "=x,0"
+    return f"={target.architecture().register},0"
 
 
 def plus(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:

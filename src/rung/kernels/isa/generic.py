@@ -304,10 +304,20 @@ def give_way(b):
 
 @instruction(VOID)
 def rest(b):
-    """A moment of rest for a thread that waits in a loop; nothing where the processor has no such instruction."""
-    pause = target.level().pause
-    if pause is not None:
-        pause(b)
+    """A moment of rest for a thread that waits in a loop."""
+    target.architecture().pause(b)
+
+
+@instruction(INT)
+def rows_of_a_pass(b):
+    """``Level.rows_of_a_pass``."""
+    return I64(target.level().rows_of_a_pass)
+
+
+@instruction(INT)
+def cache_ahead(b):
+    """``Level.cache_ahead``."""
+    return I64(target.level().cache_ahead)
 
 
 def _jump(b: ir.IRBuilder, address: ir.Value, values: list[ir.Value]) -> None:

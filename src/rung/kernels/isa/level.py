@@ -15,18 +15,34 @@ Value, Builder = ir.Value, ir.IRBuilder
 
 
 @dataclass(frozen=True)
+class Architecture:
+    """One kind of processor: all of its levels share this, so that weights that one packed are those of the others.
+
+    ``name``: as ``rung.hardware.interpreter.arch`` has it. ``register``: a vector register as LLVM's empty assembly
+    names it. ``signed_bytes``: packed bytes are signed and not 128 above. ``converts_halves``: the feature without
+    which no instruction converts float16; empty where all do. ``pause(b)``: what a thread does that waits in a loop.
+    """
+
+    name: str
+    register: str
+    pause: Callable[[Builder], None]
+    signed_bytes: bool = False
+    converts_halves: str = ""
+
+
+@dataclass(frozen=True)
 class Target:
     """One kind of processor that has a level: ``needs`` are features by LLVM's names; ``cpu`` and ``features`` are for
     code that uses no more than the level."""
 
-    arch: str
+    arch: Architecture
     needs: tuple[str, ...]
     cpu: str
     features: str
 
     def fits(self, arch: str, features: frozenset[str]) -> bool:
         """Return whether a compiler's target of that kind has what the level needs."""
-        return self.arch == arch and features.issuperset(self.needs)
+        return self.arch.name == arch and features.issuperset(self.needs)
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,15 @@ class Level:
     ``interleave``: columns of a row of activations that lie together, before those of the next row (``activations``).
     ``small_offsets``: loads reach so little from an address that LLVM must not choose another one for a loop.
     ``ahead``: so many bytes of packed weights are on their way when some are multiplied; 0: the processor prefetches.
-    ``masks``: loads and stores under a mask are instructions. ``pause(b)``: what a thread does that waits in a loop.
+    ``masks``: loads and stores under a mask are instructions.
+
+    What caches hold: ``short_rows``: bytes of a group up to which one row of activations meets one group at a time;
+    ``most_groups`` at most meet ``rows_of_a_pass`` rows of activations, or as many as fill whole tiles, and
+    ``columns_of_a_pass``, so that these stay in the second cache. ``flipped_from``: so many rows of activations share
+    magnitudes and flips, which are then stored. ``cache_ahead``: bytes of keys and values that are prefetched.
+
+    ``multiplies``: the instructions that multiply bytes, as a pattern; ``cores``: processors by LLVM's names in whose
+    assembly they are counted (``benchmarks/instructions.py``).
     """
 
     name: str
@@ -76,7 +100,6 @@ class Level:
     with_sign: Callable[[Builder, Value, Value], Value] | None = None
     permute: Callable[[Builder, Value, Value], Value] | None = None
     shuffles: bool = True
-    pause: Callable[[Builder], None] | None = None
     products_in_pair: int = 2
     barrier: bool = False
     fence: int = 0
@@ -86,6 +109,14 @@ class Level:
     shifts_bytes: bool = False
     masks: bool = False
     ahead: int = 0
+    short_rows: int = 1 << 16
+    rows_of_a_pass: int = 256
+    columns_of_a_pass: int = 2048
+    most_groups: int = 8
+    flipped_from: int = 32
+    cache_ahead: int = 8192
+    multiplies: str = ""
+    cores: tuple[str, ...] = ()
 
     def activation_offset(self, tile: int, row: int, column: int) -> int:
         """Return the byte of a unit of a panel of ``tile`` rows in which a column (of 32) of a row lies: for each

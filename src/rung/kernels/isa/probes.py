@@ -13,6 +13,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit
 
+from rung.hardware import cpu_features
+from rung.hardware.families.cpu import X86
 from rung.kernels.cpu import target
 from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, load, narrow, store, widen
 from rung.kernels.isa.products import Codes, Sum, broadcast, shuffle
@@ -180,16 +182,6 @@ def _fp16() -> tuple[np.ndarray, np.ndarray]:
     return _run(kernel, np.zeros(32, np.float16), a, b), a + b
 
 
-#: LLVM's names of the features behind capabilities that no kernel asks for yet.
-_MORE = {
-    "isa.ssse3": ("ssse3",),
-    "isa.avx": ("avx",),
-    "isa.f16c": ("f16c",),
-    "isa.fma": ("fma",),
-    "isa.avx_vnni": ("avxvnni",),
-    "isa.avx512_fp16": ("avx512fp16",),
-}
-
 #: What proves a capability: each gives what the kernel computed and what it must.
 CHECKS: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], ...]] = {
     "isa.ssse3": (_ssse3,),
@@ -276,7 +268,7 @@ def check(name: str) -> str:
     """
     if name == "isa.kernels":
         return next(filter(None, (wrong() for wrong in _WRONG)), "")
-    missing = set((target.ISA | _MORE)[name]) - target.features()
+    missing = cpu_features.llvm_names(frozenset(X86[name])) - target.features()
     if missing:
         raise LookupError(f"the compiler's target has no {', '.join(sorted(missing))}")
     for kernel in CHECKS[name]:

@@ -68,8 +68,8 @@ def remove_offset(b: ir.IRBuilder, codes: ir.Value) -> ir.Value:
 
 
 def packs_signed_bytes() -> bool:
-    """Return whether packed bytes are signed and not 128 above: on ARM, whose every level multiplies signed ones."""
-    return target.arch() == "aarch64"
+    """Return whether packed bytes are signed and not 128 above; see ``Architecture``."""
+    return target.architecture().signed_bytes
 
 
 def pairs_of_rows(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> list[ir.Value]:

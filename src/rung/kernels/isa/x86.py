@@ -5,6 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from rung.kernels.isa.emit import I16, I32, LLVM_VERSION, call, constant
+from rung.kernels.isa.level import Architecture
 
 #: Bytes of packed weights that are on their way while others are multiplied. Without prefetching, reading and
 #: multiplying took turns on a Zen 5: four rows of q4_0 took 2.4 times as long from memory as from a cache. Half as many
@@ -60,6 +61,8 @@ def dot(b: ir.IRBuilder, sums: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Val
         codes, x = b.bitcast(codes, sums.type), b.bitcast(x, sums.type)
     return call(b, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", sums.type, [sums, codes, x])
 
+
+X86_64 = Architecture("x86_64", "x", pause, converts_halves="f16c")
 
 #: Features of LLVM by generation, to compile for no more than that.
 SSSE3 = "+64bit,+cmov,+cx8,+cx16,+fxsr,+mmx,+sahf,+sse,+sse2,+sse3,+ssse3"

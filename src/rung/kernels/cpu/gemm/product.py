@@ -1,8 +1,8 @@
 """Packed weight times activations, whole: quantizes the activations, then multiplies on all threads.
 
 Work is handed out in chunks of groups of rows, so that a thread the system has taken away costs little. A chunk of
-the weight meets 256 rows of activations and 2048 columns at a time: the panels then stay in the L2 cache of a core
-(0.7 MB) while the chunk passes.
+the weight meets some rows of activations and some columns at a time (of most levels 256 and 2048): the panels then stay
+in the L2 cache of a core (0.7 MB) while the chunk passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rung.kernels.cpu.gemm.microkernel import flip_block, multiply_groups, panel
 from rung.kernels.cpu.pack.layouts import LAYOUTS, UNIT, Layout
 from rung.kernels.cpu.pack.packing import Packed, fill_scratch
 from rung.kernels.cpu.thread_pool import Program, run, run_program
-from rung.kernels.isa.generic import fetch_add, write_int
+from rung.kernels.isa.generic import fetch_add, rows_of_a_pass, write_int
 from rung.kernels.isa.registers import (
     add_i32,
     largest_magnitude,
@@ -102,11 +102,6 @@ def keep(x, stride, rows, panel, tile, parts, offset, first, last, at):
     copy(panel + 64 * first, x + 64 * first, 16 * (last - first))
 
 
-#: Bytes of 16 rows below which one row of activations meets one group at a time: memory is then read in one piece. Two
-#: short pieces end before the prefetcher has learnt them: with rows of 18 kB, 31 became 36 GB/s (AVX2, two threads).
-_SHORT = 1 << 16
-
-
 def tile_of(rows: int, flips: bool = False) -> int:
     """Rows of a panel: the power of two that holds so many, and the level's largest for many rows.
 
@@ -127,13 +122,16 @@ def multiply(layout: str, tile: int) -> Kernel:
     [rows, lanes] to ``y`` with ``stride`` bytes between rows, where ``lanes`` is the number of rows of the whole
     weight. ``add`` is that of ``multiply_groups``.
 
-    A single row of activations meets two groups at a time, where rows of weights are not short and registers hold both:
-    that doubles the independent chains of additions, 15 became 23 GB/s for q4_0 in the L2 cache. More rows of
-    activations meet one group. With two, half the broadcasts are saved, but memory is read in two places: from there
-    2 and 4 rows then took 1.2 to 1.5 times as long (Zen 5; `benchmarks/linear_kernels.py --alone`).
+    A single row of activations meets two groups at a time, where registers hold both and rows of weights are not short
+    (``Level.short_rows``): two short pieces of memory end before the prefetcher has learnt them, and with rows of 18 kB
+    31 became 36 GB/s (AVX2, two threads). Two groups double the independent chains of additions, 15 became 23 GB/s for
+    q4_0 in the L2 cache. More rows of activations meet one group. With two, half the broadcasts are saved, but memory
+    is read in two places: from there 2 and 4 rows then took 1.2 to 1.5 times as long (Zen 5;
+    `benchmarks/linear_kernels.py --alone`).
     """
 
-    pairs, ahead = tile == 1 and target.level().groups_of_one_row == 2, target.level().ahead
+    level = target.level()
+    pairs, ahead, short = tile == 1 and level.groups_of_one_row == 2, level.ahead, level.short_rows
 
     @kernel(16)
     def run(
@@ -160,7 +158,7 @@ def multiply(layout: str, tile: int) -> Kernel:
         group = first
         base = weights + first * group_bytes
         if pairs:
-            while group_bytes > _SHORT and group + 2 <= last:
+            while group_bytes > short and group + 2 <= last:
                 out, left = y + 64 * group, lanes - 16 * group
                 multiply_groups(
                     layout, tile, 2, ahead, base, group_bytes, table, panel, block, blocks, out, stride, rows, left, add
@@ -180,11 +178,7 @@ def multiply(layout: str, tile: int) -> Kernel:
 
 #: Rows of activations that are quantized and multiplied at once: bounds the workspace to 1.3 x 512 x columns bytes.
 MOST_ROWS = 512
-_PASS = 256  # rows of activations that meet a chunk of the weight, or as many as fill whole tiles
-_COLUMNS = 2048
-_CHUNK = 8  # most groups of rows in a chunk when there are many rows
 _CHUNKS_A_THREAD = 6
-_FLIPPED = 32  # rows of activations from which on codes are flipped once for all of them
 _FEW_UNITS = 1024  # fewer units than this are quantized before other threads have woken up
 
 _scratch = threading.local()
@@ -292,7 +286,7 @@ def _multiply_chunks(words, thread, threads):
     scratch = read_i64(words + 184) + thread * scratch_bytes
     flip_groups, flipped_bytes, flipped_room = read_i64(words + 200), read_i64(words + 216), read_i64(words + 224)
     flipped = read_i64(words + 208) + thread * flipped_room
-    count, passed = -(-rows // tile), -(-_PASS // tile)
+    count, passed = -(-rows // tile), -(-rows_of_a_pass() // tile)
     while True:
         first = fetch_add(words, 1) * chunk
         if first >= groups:
@@ -426,7 +420,8 @@ def _parts(rows: int) -> Iterator[tuple[int, int]]:
 
 def _flips(layout: Layout, rows: int) -> bool:
     """Return whether codes are turned into magnitudes and flips first, which many rows of activations share."""
-    return rows >= _FLIPPED and layout.bytewide and target.level().with_sign is not None
+    level = target.level()
+    return rows >= level.flipped_from and layout.bytewide and level.with_sign is not None
 
 
 @dataclass(frozen=True)
@@ -459,7 +454,7 @@ class _Panels:
         flips = _flips(layout, rows)
         tile, units = tile_of(rows, flips), columns // UNIT
         each = -(-units * panel_unit_bytes(tile, layout.activations[1]) // 64) * 64
-        step = max(1, _COLUMNS // layout.block) if rows > tile else columns // layout.block
+        step = max(1, target.level().columns_of_a_pass // layout.block) if rows > tile else columns // layout.block
         if weight.mapped:
             step = weight.mapped.step
         flipped = LAYOUTS[f"{layout.name}_flipped"] if flips else None
@@ -479,7 +474,7 @@ def _steps(
     behind, flipped, many = panels + packed.count * packed.each, packed.flipped, rows > packed.tile
     chunk = max(1, -(-weight.groups // (weight.threads * _CHUNKS_A_THREAD)))
     if many:  # pairs of groups, as they are multiplied: of few groups, so that no thread has a third more than others
-        chunk = min(_CHUNK, chunk + chunk % 2)
+        chunk = min(target.level().most_groups, chunk + chunk % 2)
     words = [
         0,
         multiply(flipped.name if flipped else layout.name, packed.tile).address,

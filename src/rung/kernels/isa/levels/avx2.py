@@ -6,7 +6,7 @@ from rung.kernels.isa.level import Level, Target
 LEVEL = Level(
     name="avx2",
     rank=40,
-    targets=(Target("x86_64", ("avx2", "fma", "f16c"), "haswell", x86.AVX2),),
+    targets=(Target(x86.X86_64, ("avx2", "fma", "f16c"), "haswell", x86.AVX2),),
     lanes=8,
     tile=6,
     flipped_tile=4,
@@ -14,7 +14,8 @@ LEVEL = Level(
     widen=x86.widen,
     with_sign=x86.with_sign,
     shuffle=x86.shuffle,
-    pause=x86.pause,
     ahead=x86.AHEAD,
     barrier=True,
+    multiplies="vpmaddubsw",
+    cores=("znver2", "haswell"),
 )

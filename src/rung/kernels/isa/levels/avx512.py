@@ -18,7 +18,7 @@ def with_sign(b: ir.IRBuilder, x: ir.Value, codes: ir.Value) -> ir.Value:
 LEVEL = Level(
     name="avx512",
     rank=60,
-    targets=(Target("x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"), "skylake-avx512", x86.AVX512),),
+    targets=(Target(x86.X86_64, ("avx512f", "avx512bw", "avx512dq", "avx512vl"), "skylake-avx512", x86.AVX512),),
     lanes=16,
     tile=12,
     pairs=x86.pairs,
@@ -26,8 +26,9 @@ LEVEL = Level(
     with_sign=with_sign,
     shuffle=x86.shuffle,
     permute=x86.permute,
-    pause=x86.pause,
     ahead=x86.AHEAD,
     barrier=True,
     masks=True,
+    multiplies="vpmaddubsw",
+    cores=("skylake-avx512",),
 )

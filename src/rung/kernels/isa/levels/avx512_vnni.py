@@ -8,7 +8,7 @@ LEVEL = Level(
     rank=70,
     targets=(
         Target(
-            "x86_64",
+            x86.X86_64,
             ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"),
             "icelake-server",
             f"{x86.AVX512},+avx512vnni",
@@ -20,7 +20,8 @@ LEVEL = Level(
     dot=x86.dot,
     shuffle=x86.shuffle,
     permute=x86.permute,
-    pause=x86.pause,
     ahead=x86.AHEAD,
     masks=True,
+    multiplies="vpdpbusd",
+    cores=("icelake-server",),
 )

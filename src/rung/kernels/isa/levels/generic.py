@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rung.kernels.cpu import target
-from rung.kernels.isa.emit import I16, I32, I64, call, constant
+from rung.kernels.isa import arm, x86
+from rung.kernels.isa.emit import I16, I32, I64, constant
 from rung.kernels.isa.level import Level, Target
 
 
@@ -36,20 +36,12 @@ def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
     return result
 
 
-def pause(b: ir.IRBuilder) -> None:
-    """Rest for a moment, as all processors of a kind can."""
-    if target.arch() == "x86_64":
-        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
-    elif target.arch() == "aarch64":
-        call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
-
-
 LEVEL = Level(
     name="generic",
     rank=0,
     targets=(
-        Target("x86_64", (), "x86-64", "+64bit,+cmov,+cx8,+fxsr,+mmx,+sse,+sse2"),
-        Target("aarch64", (), "generic", "+neon,+fp-armv8"),
+        Target(x86.X86_64, (), "x86-64", "+64bit,+cmov,+cx8,+fxsr,+mmx,+sse,+sse2"),
+        Target(arm.AARCH64, (), "generic", "+neon,+fp-armv8"),
     ),
     lanes=16,
     tile=4,
@@ -58,5 +50,4 @@ LEVEL = Level(
     products_in_pair=1,
     shuffle=shuffle,
     shuffles=False,
-    pause=pause,
 )

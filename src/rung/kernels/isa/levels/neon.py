@@ -7,7 +7,7 @@ from rung.kernels.isa.level import Level, Target
 LEVEL = Level(
     name="neon",
     rank=30,
-    targets=(Target("aarch64", ("neon",), "generic", arm.NEON),),
+    targets=(Target(arm.AARCH64, ("neon",), "generic", arm.NEON),),
     lanes=4,
     tile=2,
     strip=8,
@@ -16,9 +16,10 @@ LEVEL = Level(
     widen=arm.widen,
     products_in_pair=1,
     shuffle=arm.shuffle,
-    pause=arm.pause,
     fence=2,
     operand_of_lane=True,
     small_offsets=True,
     shifts_bytes=True,
+    multiplies="smlal",
+    cores=("cortex-a72",),
 )

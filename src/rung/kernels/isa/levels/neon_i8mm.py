@@ -7,7 +7,7 @@ from rung.kernels.isa.level import Level, Target
 LEVEL = Level(
     name="neon_i8mm",
     rank=50,
-    targets=(Target("aarch64", ("neon", "dotprod", "i8mm"), "generic", arm.I8MM),),
+    targets=(Target(arm.AARCH64, ("neon", "dotprod", "i8mm"), "generic", arm.I8MM),),
     lanes=4,
     tile=8,
     strip=4,
@@ -15,10 +15,11 @@ LEVEL = Level(
     dot=arm.dot,
     matrix=arm.matrix,
     shuffle=arm.shuffle,
-    pause=arm.pause,
     fence=4,
     operand_of_lane=True,
     interleave=8,
     small_offsets=True,
     shifts_bytes=True,
+    multiplies="sdot|usdot|smmla",
+    cores=("neoverse-n2", "neoverse-v1"),
 )

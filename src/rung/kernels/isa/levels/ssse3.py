@@ -6,14 +6,15 @@ from rung.kernels.isa.level import Level, Target
 LEVEL = Level(
     name="ssse3",
     rank=30,
-    targets=(Target("x86_64", ("ssse3",), "core2", x86.SSSE3),),
+    targets=(Target(x86.X86_64, ("ssse3",), "core2", x86.SSSE3),),
     lanes=4,
     tile=8,
     pairs=x86.pairs,
     widen=x86.widen,
     with_sign=x86.with_sign,
     shuffle=x86.shuffle,
-    pause=x86.pause,
     ahead=x86.AHEAD,
     barrier=True,
+    multiplies="v?pmaddubsw",
+    cores=("ivybridge", "core2"),
 )
