@@ -111,9 +111,10 @@ class FlippedCodes(Codes):
     Those flip the bits of activations, on any pipe of a processor; a sum is then less by each negative magnitude.
     """
 
-    def __init__(self, b: ir.IRBuilder, address: ir.Value) -> None:
+    def __init__(self, b: ir.IRBuilder, address: ir.Value, rows: int = LANES) -> None:
+        """``rows``: of weights, of which the first lies at the address."""
         lanes = target.level().lanes
-        kind = ir.VectorType(I32, LANES)
+        kind = ir.VectorType(I32, rows)
         self.magnitudes = cut(b, load(b, address, kind), lanes)
         self.flips = tuple(cut(b, load(b, plus(b, address, 64), kind), lanes))
         self.parts = self.magnitudes

@@ -134,8 +134,8 @@ class Tile:
         """The same, ready for products."""
         layout = self.layout
         if layout.codes == "flipped":
-            at = layout.unit_header + 64 * layout.parts + 128 * index
-            return FlippedCodes(self.b, plus(self.b, p, at))
+            at = layout.unit_header + 64 * layout.parts + 128 * index + 4 * self.first
+            return FlippedCodes(self.b, plus(self.b, p, at), self.lanes)
         signed = layout.table or packs_signed_bytes()
         return Codes(self.b, self.code(p, index, codebook), layout.bytewide, signed)
 
@@ -212,7 +212,7 @@ class Tile:
         dots: list[list[Sum]] = []
         for pointer in places:
             if layout.codes == "flipped":
-                first = [v.load_i32.emit(b, plus(b, pointer, layout.unit_header + 64 * part))] * tile
+                first = [self.read(pointer, layout.unit_header + 64 * part, I32)] * tile
             dots.append([Sum(b, start, layout.largest_code) for start in first])
         order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
         for position, index in enumerate(order):
