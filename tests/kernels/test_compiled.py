@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from llvmlite import binding
 
 from rung.kernels.cpu import compiled, target, thread_pool
 
@@ -118,6 +119,20 @@ def test_features_are_those_of_the_jit(monkeypatch, environment, there):
     assert ("avx2" in target.features()) is (environment.get("NUMBA_CPU_NAME") == "haswell") or (
         "NUMBA_CPU_NAME" not in environment
     )
+
+
+@pytest.mark.parametrize("numba", ["", "import numba"])
+def test_avx_is_used_where_numba_turns_it_off(numba):
+    code = f"""
+from llvmlite import binding
+binding.get_host_cpu_name = lambda: "ivybridge"
+{numba}
+import rung.kernels.isa
+from numba.core import codegen
+print("+avx," in codegen.get_host_cpu_features())
+"""
+    there = "+avx," in binding.get_host_cpu_features().flatten()
+    assert _run(code).stdout.strip() == str(there)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

@@ -275,9 +275,23 @@ def configure(threads: int = 1) -> str:
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
     count = max(threads, int(os.environ.get("NUMBA_NUM_THREADS", "0") or "0"), _processors())
     os.environ["NUMBA_NUM_THREADS"] = str(count)
+    _use_avx()
     if "numba" in sys.modules:  # somebody else's program: the environment has been read already
         sys.modules["numba"].config.CACHE_DIR = str(folder)
     return note
+
+
+def _use_avx() -> None:
+    """Have Numba compile for AVX on Sandy and Ivy Bridge, too, for which LLVM once compiled it badly: kernels are
+    proved with it. The user's own ``NUMBA_ENABLE_AVX`` counts."""
+    if "NUMBA_ENABLE_AVX" in os.environ or not importlib.util.find_spec("llvmlite"):
+        return
+    from llvmlite import binding
+
+    if binding.get_host_cpu_name() in ("sandybridge", "ivybridge"):
+        os.environ["NUMBA_ENABLE_AVX"] = "1"
+        if "numba" in sys.modules:
+            sys.modules["numba"].config.ENABLE_AVX = 1
 
 
 def shared() -> dict[str, str]:
