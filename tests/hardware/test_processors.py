@@ -155,8 +155,8 @@ def test_a_newer_processor_multiplies_faster_than_its_elder():
         ("q8400", "ssse3"),
         ("n5105", "ssse3"),
         ("pentium g4560", "ssse3"),
-        ("i7-3770", "ssse3"),
-        ("fx-8350", "ssse3"),
+        ("i7-3770", "avx"),
+        ("fx-8350", "avx"),
         ("i7-4770k", "avx2"),
         ("i5-8250u", "avx2"),
         ("ryzen 5800x", "avx2"),
@@ -197,7 +197,7 @@ def test_a_weight_takes_more_instructions_alone_than_in_a_tile(level):
 
 def test_levels_with_wider_registers_or_better_products_take_fewer_instructions():
     counted = {level: numbers for (level, layout), numbers in instructions.table().items() if layout == "q4_0"}
-    for order in (("avx512_vnni", "avx_vnni", "avx2", "ssse3", "generic"), ("neon_dotprod", "neon", "generic")):
+    for order in (("avx512_vnni", "avx_vnni", "avx2", "avx", "ssse3", "generic"), ("neon_dotprod", "neon", "generic")):
         for which in (0, 1):
             numbers = [counted[level][which] for level in order]
             assert numbers == sorted(numbers)

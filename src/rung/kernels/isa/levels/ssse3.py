@@ -1,4 +1,4 @@
-"""SSSE3: Core 2 to Ivy Bridge, Bulldozer, Jaguar, Atoms since 2008. ``pmaddubsw`` on 16 bytes."""
+"""SSSE3: Core 2 to Westmere, Atoms since 2008. ``pmaddubsw`` on 16 bytes."""
 
 from rung.kernels.isa import x86
 from rung.kernels.isa.level import Level, Target
@@ -15,6 +15,6 @@ LEVEL = Level(
     shuffle=x86.shuffle,
     ahead=x86.AHEAD,
     barrier=True,
-    multiplies="v?pmaddubsw",
-    cores=("ivybridge", "core2"),
+    multiplies="pmaddubsw",
+    cores=("core2",),
 )
