@@ -174,12 +174,12 @@ def inspect_core(level: Level, core: str, layout: str, shape: tuple[int, int]) -
     return len(lines) / (shape[0] * shape[1] * PRODUCTS), spills, " ".join(sorted(found))
 
 
-def print_cores(layouts: list[str]) -> None:
-    """Print a row for each processor, layout and shape of tile."""
+def print_cores(chosen: list[Level], layouts: list[str], one_row: bool) -> None:
+    """Print a row for each processor, layout and shape of tile; ``one_row``: only that shape."""
     print("level | core | layout | rows x groups | instructions a product | spills | products")
-    for level in levels.every():
+    for level in chosen:
         for core, layout in itertools.product(level.cores, layouts):
-            for shape in ((1, 1), (level.tile, 1)):
+            for shape in ((1, 1), (level.tile, 1))[: 1 if one_row else 2]:
                 count, spills, found = inspect_core(level, core, layout, shape)
                 print(f"{level.name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
 
@@ -194,16 +194,17 @@ def main() -> None:
     """Print the table, and write it where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--level")
+    parser.add_argument("--level", action="append", help="only those levels")
     parser.add_argument("--assembly", metavar="LAYOUT", help="print the loop of a layout in place of counts")
     parser.add_argument("--tile", type=int, default=1)
     parser.add_argument("--cores", nargs="*", metavar="LAYOUT", help="processors in place of levels, for those layouts")
+    parser.add_argument("--one-row", action="store_true", help="of processors: no tiles")
     arguments = parser.parse_args()
     initialize()
+    chosen = [level for level in levels.every() if not arguments.level or level.name in arguments.level]
     if arguments.cores is not None:
-        print_cores(arguments.cores or ["q4_0", "q8_0", "q4_k", "q6_k"])
+        print_cores(chosen, arguments.cores or ["q4_0", "q8_0", "q4_k", "q6_k"], arguments.one_row)
         return
-    chosen = [level for level in levels.every() if arguments.level in (None, level.name)]
     if arguments.assembly:
         for level in chosen:
             shape = [arguments.tile, 1]

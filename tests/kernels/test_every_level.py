@@ -25,7 +25,8 @@ LEVELS = [level.name for level in target.levels()]
 #: The level of most processors.
 QUICK = "avx2"
 _SLOW = {True: [pytest.mark.slow], False: []}
-#: Attention, whole tokens, rows of embeddings, packing, encoders, products, optimizers, layers, splats both ways.
+#: Attention, whole tokens, rows of embeddings, packing, encoders, products, optimizers, layers, error feedback, splats
+#: both ways with their losses, bitsandbytes' operators, and the logits of every GGUF fixture.
 SUITES = (
     "tests/ops",
     "tests/kernels",
@@ -34,7 +35,11 @@ SUITES = (
     "tests/nn/test_optim.py",
     "tests/engine/test_sampling.py",
     "tests/run/test_encoders.py",
+    "tests/quantization/test_rounding.py",
     "tests/splats/test_rasterization.py",
+    "tests/splats/training/test_parts.py",
+    "tests/splats/training/test_eight.py",
+    "tests/real/test_gguf.py",
     "tests/hub/bitsandbytes/test_kernels.py",
 )
 

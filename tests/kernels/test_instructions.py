@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rung.kernels import instructions
+from rung.kernels.isa import levels
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "instructions.py"
 
@@ -19,7 +20,7 @@ def counted(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["avx2", "ssse3", "avx512_vnni"])
+@pytest.mark.parametrize("level", [level.name for level in levels.every()])
 def test_the_table_holds_what_is_counted_now(level):
     """Within a tenth, since another LLVM orders and spills a little differently."""
     rows = [line.split(" | ") for line in counted("--level", level).splitlines() if not line.startswith("#")]
@@ -42,6 +43,25 @@ def test_strips_of_many_rows_make_all_products_of_a_unit(level, products):
     """16 rows of weights of 32 columns times 8 rows of activations: 16 products by ``sdot``, 32 by ``smmla``."""
     loops = counted("--level", level, "--assembly", "q4_0", "--tile", "8")
     assert loops.count(products) * {"sdot": 16, "smmla": 32}[products] == 16 * 32 * 8
+
+
+#: Most instructions of a loop of one row with a place on the stack, and the most of them in a hundred.
+SPILLS = {"avx512_vnni": (0, 0), "avx512": (0, 0), "avx_vnni": (8, 7), "avx2": (6, 5), "avx": (32, 12)}
+
+
+@pytest.mark.parametrize(
+    "names", [("avx512_vnni", "avx512", "avx_vnni", "avx2"), pytest.param(("avx",), marks=pytest.mark.slow)]
+)
+def test_one_row_of_every_layout_holds_its_registers_on_x86(names):
+    """AVX has 16 registers of 16 bytes: those of q8_0 and K-quants are more."""
+    layouts = sorted({layout for _, layout in instructions.table()} - {"f32", "f16", "bf16", "e4m3"})
+    asked = [argument for level in names for argument in ("--level", level)]
+    rows = [line.split(" | ") for line in counted("--one-row", *asked, "--cores", *layouts).splitlines()[1:]]
+    assert len(rows) == len(layouts) * sum(len(levels.named(level).cores) for level in names)
+    for level, core, layout, _, count, spills, products in rows:
+        most, share = SPILLS[level]
+        assert products, (core, layout)
+        assert int(spills) <= min(most, share / 100 * float(count) * 512), (core, layout, spills)
 
 
 @pytest.mark.slow
