@@ -30,6 +30,12 @@ def test_the_command_asks_before_anything_else():
     assert done.stdout == ""
 
 
+def test_the_library_asks_before_it_looks_for_a_model():
+    program = "import sys, rung; sys.byteorder = 'big'; rung.load('no-such-model.gguf')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "rung does not run on a big-endian Python." in done.stderr
+
+
 def test_this_interpreter_is_one_of_them():
     require_supported()
     assert without_wheels() == ""

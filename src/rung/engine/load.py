@@ -21,6 +21,7 @@ from rung.engine.draft_model import DraftModel, open_draft
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.engine.scheduling.prefix_files import open_folder
+from rung.hardware import interpreter
 from rung.hardware.json_cache import how_often
 from rung.kernels.webgpu import is_webgpu
 from rung.models.adapters.adapter import rank_of
@@ -103,8 +104,10 @@ def load(
     ``reserved`` bytes of each budget are for the caller. With ``split`` other machines have the layers from
     ``split.last`` on (``rung.engine.scheduling.stages``). ``typed`` is what ways out of a refusal repeat, ``notes``
     what the report has of the caller.
-    Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
+    Raises ``SoftwareMissing``, ``RungError`` on a big-endian or 32-bit Python, and whatever finding, reading and
+    planning raise.
     """
+    interpreter.require_supported(sys.byteorder)
     planning.need_software(planning.LEAN)
     budget = max(parse_memory(memory).values(), default=None)
     card = open_any(
