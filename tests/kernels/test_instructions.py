@@ -55,8 +55,8 @@ SPILLS = {"avx512_vnni": (0, 0), "avx512": (0, 0), "avx_vnni": (8, 7), "avx2": (
 def test_one_row_of_every_layout_holds_its_registers_on_x86(names):
     """AVX has 16 registers of 16 bytes: those of q8_0 and K-quants are more."""
     layouts = sorted({layout for _, layout in instructions.table()} - {"f32", "f16", "bf16", "e4m3"})
-    asked = [argument for level in names for argument in ("--level", level)]
-    rows = [line.split(" | ") for line in counted("--one-row", *asked, "--cores", *layouts).splitlines()[1:]]
+    chosen = [argument for level in names for argument in ("--level", level)]
+    rows = [line.split(" | ") for line in counted("--one-row", *chosen, "--cores", *layouts).splitlines()[1:]]
     assert len(rows) == len(layouts) * sum(len(levels.named(level).cores) for level in names)
     for level, core, layout, _, count, spills, products in rows:
         most, share = SPILLS[level]

@@ -21,7 +21,6 @@ from rung.engine.draft_model import DraftModel, open_draft
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.engine.scheduling.prefix_files import open_folder
-from rung.hardware import interpreter
 from rung.hardware.json_cache import how_often
 from rung.kernels.webgpu import is_webgpu
 from rung.models.adapters.adapter import rank_of
@@ -107,7 +106,6 @@ def load(
     Raises ``SoftwareMissing``, ``RungError`` on a big-endian or 32-bit Python, and whatever finding, reading and
     planning raise.
     """
-    interpreter.require_supported(sys.byteorder)
     planning.need_software(planning.LEAN)
     budget = max(parse_memory(memory).values(), default=None)
     card = open_any(

@@ -15,7 +15,7 @@ from rung.core.errors import SoftwareMissing, UnknownDevice, UsageError
 from rung.core.settings import THREADS
 from rung.core.types import Device, Level, Plan, Proof
 from rung.hardware import detect, thread_count
-from rung.hardware.interpreter import without_wheels
+from rung.hardware.interpreter import require_supported, without_wheels
 from rung.hardware.json_cache import how_often
 from rung.hardware.select import catalog_device, select_groups
 from rung.kernels.webgpu import is_webgpu
@@ -74,7 +74,9 @@ def missing_software(packages: Sequence[str] = ALL) -> list[str]:
 
 
 def need_software(packages: Sequence[str] = ALL, what: str = "running a model") -> None:
-    """Raises ``SoftwareMissing``, which says that ``what`` needs them, unless the packages are installed."""
+    """Raises ``SoftwareMissing``, which says that ``what`` needs them, unless the packages are installed; ``RungError``
+    on a Python that rung does not run on."""
+    require_supported(sys.byteorder)
     missing = missing_software(packages)
     if missing:
         raise SoftwareMissing(
