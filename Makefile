@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-levels test-all accept accept-webgpu test-served-webgpu test-javascript test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-levels test-all accept accept-webgpu test-served-webgpu test-javascript test-real test-emulated test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -37,8 +37,8 @@ test-javascript: $(VENV)/dev.done
 test-real: $(VENV)/dev.done
 	$(BIN)/python -m pytest tests/real/test_starters.py
 
-# kernels on emulated ARM processors, in a system that is made once without root; a word where that cannot be had
-test-arm: $(VENV)/dev.done
+# kernels on emulated processors, ARM and x86 without AVX2, in a system made once without root; a word where it cannot be had
+test-emulated: $(VENV)/dev.done
 	@if $(BIN)/python -m tests.emulation.system; then $(BIN)/python -m pytest tests/emulation; fi
 
 # commands where Python lacks the modules that only POSIX systems have

@@ -1,4 +1,5 @@
-"""An aarch64 system without root: qemu, Debian's Python for it and the wheels that a language model needs.
+"""Emulated processors without root: qemu, Debian's Python for ARM and the wheels that a language model needs; for x86
+this machine's own Python.
 
 ``python -m tests.emulation.system`` makes it and prints where. It is kept in a folder outside of the project:
 ``RUNG_EMULATION``, else one of the user's caches. apt's and pip's own configuration say where packages come from.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -33,21 +35,27 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Core:
-    """A processor of ARM as qemu names it, and what its kernel would list in /proc/cpuinfo."""
+    """A processor as qemu names it, and what its kernel would list in /proc/cpuinfo; ``part`` is ARM's number of it."""
 
     name: str
     model: str
     part: str
     flags: str
     level: str
+    arch: str = "aarch64"
 
     def cpuinfo(self, cores: int = 2) -> str:
-        """Return /proc/cpuinfo as Linux writes it on ARM."""
-        fields = f"Features\t: {self.flags}\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: {self.part}\n"
-        return "".join(f"processor\t: {number}\nBogoMIPS\t: 108.00\n{fields}\n" for number in range(cores))
+        """Return /proc/cpuinfo as Linux writes it."""
+        if self.arch == "aarch64":
+            of_arm = "CPU implementer\t: 0x41\nCPU architecture: 8"
+            fields = f"BogoMIPS\t: 108.00\nFeatures\t: {self.flags}\n{of_arm}\nCPU part\t: {self.part}\n"
+        else:
+            fields = f"vendor_id\t: GenuineIntel\nmodel name\t: {self.model}\nflags\t\t: {self.flags}\n"
+        return "".join(f"processor\t: {number}\n{fields}\n" for number in range(cores))
 
 
 _BASE = "fp asimd evtstrm crc32 cpuid"
+_X86 = "fpu cx8 cmov mmx fxsr sse sse2 pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm"
 CORES = {
     core.level: core
     for core in (
@@ -62,8 +70,16 @@ CORES = {
             f"{_BASE} atomics fphp asimdhp asimdrdm lrcpc asimddp i8mm bf16",
             "neon_i8mm",
         ),
+        Core("nehalem", "Nehalem", "", _X86, "ssse3", "x86_64"),
+        Core("ivybridge", "IvyBridge", "", f"{_X86} avx f16c", "avx", "x86_64"),
     )
 }
+
+
+def cores() -> dict[str, Core]:
+    """Return the cores that can be emulated here by their levels: those of x86 run this machine's own Python."""
+    own = platform.machine().lower().replace("amd64", "x86_64")
+    return {level: core for level, core in CORES.items() if core.arch in ("aarch64", own)}
 
 
 @dataclass(frozen=True)
@@ -76,10 +92,10 @@ class System:
         """Return the command that is Python on that processor."""
         return [str(self.folder / "bin" / f"python-{core.name}")]
 
-    def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self, changes: Mapping[str, str] | None = None, arch: str = "aarch64") -> dict[str, str]:
         """Return the environment of such a Python: nothing of this machine's own but folders."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NUMBA", "RUNG"))}
-        paths = (str(_ROOT / "src"), str(_ROOT), str(_HERE / "guest_site"), str(self.folder / "site"))
+        paths = (str(_ROOT / "src"), str(_ROOT), str(_HERE / "guest_site"), str(self.folder / f"site-{arch}"))
         return kept | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"} | dict(changes or {})
 
     def run(
@@ -88,7 +104,7 @@ class System:
         """Run Python with those arguments, for at most ``limit`` seconds."""
         return subprocess.run(
             [*self.command(core), *arguments],
-            env=self.environment(environment),
+            env=self.environment(environment, core.arch),
             capture_output=True,
             text=True,
             timeout=limit,
@@ -109,12 +125,17 @@ def make() -> System:
         return find()
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
-            raise Unavailable(f"{tool} is missing: the packages of an ARM system come from Debian")
+            raise Unavailable(f"{tool} is missing: qemu and the packages of an ARM system come from Debian")
     system = System(folder())
     shutil.rmtree(system.folder, ignore_errors=True)
     _debian(system.folder)
-    _wheels(system.folder)
-    for core in CORES.values():
+    number = _python(system.folder).removeprefix("python")
+    platforms = [f"--platform=manylinux_2_{glibc}_aarch64" for glibc in _GLIBC]
+    abi = ["--abi=cp" + number.replace(".", ""), "--abi=abi3", "--abi=none"]
+    _wheels(system.folder / "site-aarch64", ["--implementation=cp", f"--python-version={number}", *platforms, *abi])
+    for core in cores().values():
+        if core.arch != "aarch64":
+            _wheels(system.folder / f"site-{core.arch}", [])
         _core(system.folder, core)
     _done().write_text(_contents())
     return system
@@ -169,26 +190,11 @@ Dir::Cache "{folder}/cache";
     shutil.rmtree(folder / "cache")
 
 
-def _wheels(folder: Path) -> None:
-    """Unpack the wheels for aarch64 and the Python of the root."""
-    number = _python(folder).removeprefix("python")
-    platforms = [f"--platform=manylinux_2_{glibc}_aarch64" for glibc in _GLIBC]
-    options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={number}", *platforms]
-    abi = ["--abi=cp" + number.replace(".", ""), "--abi=abi3", "--abi=none"]
-    _ask(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--target",
-            str(folder / "site"),
-            *options,
-            *abi,
-            *_requirements(),
-        ]
-    )
+def _wheels(folder: Path, options: Sequence[str]) -> None:
+    """Unpack wheels, of the kind that pip's options name, in a folder."""
+    if not folder.exists():
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "--no-deps"]
+        _ask([*pip, "--only-binary=:all:", *options, *_requirements()])
 
 
 def _core(folder: Path, core: Core) -> None:
@@ -196,11 +202,13 @@ def _core(folder: Path, core: Core) -> None:
     root = folder / f"root-{core.name}"
     (root / "proc").mkdir(parents=True)
     (root / "proc" / "cpuinfo").write_text(core.cpuinfo())
-    for part in (folder / "root").iterdir():
-        if part.name != "proc":
-            (root / part.name).symlink_to(Path("..") / "root" / part.name)
-    qemu = folder / "host" / "usr" / "bin" / "qemu-aarch64-static"
-    python = folder / "root" / "usr" / "bin" / _python(folder)
+    python = Path(getattr(sys, "_base_executable", sys.executable))  # no environment with torch
+    if core.arch == "aarch64":
+        python = folder / "root" / "usr" / "bin" / _python(folder)
+        for part in (folder / "root").iterdir():
+            if part.name != "proc":
+                (root / part.name).symlink_to(Path("..") / "root" / part.name)
+    qemu = folder / "host" / "usr" / "bin" / f"qemu-{core.arch}-static"
     starter = folder / "bin" / f"python-{core.name}"
     starter.parent.mkdir(exist_ok=True)
     starter.write_text(
@@ -246,5 +254,5 @@ if __name__ == "__main__":
     try:
         print(make().folder)
     except Unavailable as error:
-        print(f"no emulated ARM here: {error}")
+        print(f"no emulated processors here: {error}")
         sys.exit(1)

@@ -1,4 +1,6 @@
-"""ARM levels on emulated processors: what kernels compute is right. ``make test-arm`` makes the system and runs this.
+"""Levels of ARM, and of x86 without AVX2, on emulated processors: what kernels compute is right.
+
+``make test-emulated`` makes the system and runs this.
 
 A processor that lacks an instruction ends the process that uses it, so a level proves which instructions it needs.
 """
@@ -31,6 +33,8 @@ def run(emulated: system.System, core: system.Core, folder: Path) -> Results:
     socket = str(folder / core.level)
     environment = {"RUNG_CACHE": str(folder / "cache"), SOCKET: socket}
     command = [sys.executable, "-m", "tests.emulation.compiler", socket, core.level]
+    if core.arch == "x86_64":
+        command += emulated.run(core, ["-m", "tests.emulation.compiler"], LIMIT).stdout.splitlines()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=compiler_environment(folder)) as compiler:
         try:
             assert compiler.stdout is not None
@@ -56,22 +60,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     try:
         emulated = system.find()
     except system.Unavailable as error:
-        pytest.skip(f"no emulated ARM: {error}")
+        pytest.skip(f"no emulated processors: {error}")
     with ThreadPoolExecutor(2) as pool:
         yield {
             level: pool.submit(run, emulated, core, tmp_path_factory.mktemp(level))
-            for level, core in system.CORES.items()
+            for level, core in system.cores().items()
         }
 
 
-@pytest.mark.parametrize("level", system.CORES)
-def test_the_level_is_that_of_the_features_that_linux_lists(level: str, results: dict[str, Future[Results]]) -> None:
+@pytest.mark.parametrize("level", system.cores())
+def test_the_level_is_that_of_the_processor(level: str, results: dict[str, Future[Results]]) -> None:
     first = results[level].result()["first"]
     assert first["level"] == level, first
-    assert ("dotprod" in first["features"]) == (level != "neon")
+    assert ("dotprod" in first["features"]) == (level in ("neon_dotprod", "neon_i8mm"))
+    assert ("avx" in first["features"]) == (level == "avx")
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("level", system.CORES)
+@pytest.mark.parametrize("level", system.cores())
 def test_right(level: str, name: str, results: dict[str, Future[Results]]) -> None:
     assert results[level].result()[name] == ""
