@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.instructions_per_token import DECODE
 from tests.emulation import system
 from tests.emulation.guest import SOCKET
-from tests.emulation.test_arm import compiler_environment
+from tests.emulation.test_cores import compiler_environment
 
 #: The plugin. Its functions are qemu's, of version 1 of the interface.
 _PLUGIN = r"""
@@ -96,13 +96,14 @@ def main() -> None:
     """Count both and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--core", default="cortex-a76")
+    cores = {core.name: core for core in system.CORES.values() if core.arch == "aarch64"}
+    parser.add_argument("--core", default="cortex-a76", choices=cores)
     parser.add_argument("--tokens", type=int, nargs=2, default=(4, 12), metavar=("FEW", "MANY"))
     parser.add_argument("--llama-bench", type=Path, required=True)
     options = parser.parse_args()
     few, many = options.tokens
     emulated = system.find()
-    core = next(each for each in system.CORES.values() if each.name == options.core)
+    core = cores[options.core]
     with tempfile.TemporaryDirectory() as temporary, compiling(core.level, Path(temporary)) as variables:
         folder = Path(temporary)
         qemu = ["qemu-aarch64", "-plugin", str(built(folder)), "-cpu", core.model]
