@@ -25,6 +25,9 @@ from tests.cli.conftest import rung  # noqa: F401 - a fixture
 START_SECONDS = 240.0
 
 
+#: What differs between two answers to one request, beside random ids.
+VOLATILE = ("created", "created_at", "completed_at", "timings", "rung")
+
 #: Where the shared server computes: RUNG_SERVED_ON=webgpu:0 has the tests of clients ask a software adapter of Vulkan.
 DEVICE = os.environ.get("RUNG_SERVED_ON", "cpu")
 PLANTED = str(Path(__file__).parent / "planted")
@@ -40,12 +43,22 @@ def fault(_cache, monkeypatch) -> Iterator[Path]:
     file.unlink(missing_ok=True)
 
 
+def stable(document: Any) -> Any:
+    """A document without what differs between two answers to one request."""
+    if isinstance(document, list):
+        return [stable(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    kept = {name: value for name, value in document.items() if name not in VOLATILE}
+    return {name: stable(value) for name, value in kept.items() if name != "id" or value == "demo"}
+
+
 class Server:
     """A running ``rung serve``. ``said`` is the file of what it prints."""
 
-    def __init__(self, process: subprocess.Popen[bytes], said: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], said: str, url: str = "") -> None:
         self.process, self._said = process, said
-        self.url = self._find(r"https?://\S+")
+        self.url = url or self._find(r"https?://\S+")
 
     def _find(self, pattern: str) -> str:
         """The first match in what it prints."""
@@ -117,14 +130,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder, *arguments: str, ready: bool = True, first: str = "") -> Iterator[Server]:
-    """Run ``rung serve`` with arguments; modules of the folder ``first`` stand for others of the same name."""
+def serving(folder, *arguments: str, ready: bool = True, first: str = "", port: int = 0) -> Iterator[Server]:
+    """Run ``rung serve`` with arguments; modules of the folder ``first`` stand for others of the same name. With a
+    ``port`` nobody waits until it prints where it listens."""
     said = str(folder / "said")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [first, *sys.path]))}
-    command = [sys.executable, "-P", "-m", "rung", "serve", *arguments, "--port", "0"]
+    command = [sys.executable, "-P", "-m", "rung", "serve", *arguments, "--port", str(port)]
     with open(said, "wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
         try:
-            server = Server(process, said)
+            server = Server(process, said, f"http://127.0.0.1:{port}" if port else "")
             if ready:
                 server.wait_ready()
             yield server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -11,6 +12,8 @@ import time
 import numpy as np
 import openai
 import pytest
+
+from tests.server.conftest import serving, stable
 
 HELLO = [{"role": "user", "content": "hello"}]
 QUESTION = [
@@ -178,7 +181,6 @@ def test_models_and_health_are_there(openai_client, server, model):
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "token id"),
         ({"logit_bias": {"1": 101}}, "logit_bias[...]", "<= 100"),
         ({"logit_bias": {"99999999": 1}}, None, "tokens"),
-        ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
         ({"messages": []}, "messages", ">= 1"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", ""),
@@ -193,9 +195,52 @@ def test_a_field_that_is_wrong_is_named(server, more, param, words):
     assert words in answer["error"]["message"]
 
 
-def test_fields_that_change_nothing_are_taken(server):
-    more = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "temperature": None}
-    assert server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 2, **more})[0] == 200
+#: Fields of OpenAI's that clients send by themselves, each of which leaves an answer as it is.
+INERT = {
+    "user": "me",
+    "metadata": {"a": "b"},
+    "store": True,
+    "service_tier": "auto",
+    "safety_identifier": "me",
+    "prompt_cache_key": "a",
+    "stream_options": {"include_usage": True},
+    "parallel_tool_calls": False,
+    "temperature": None,
+}
+TOOLS = [{"type": "function", "function": {"name": "move", "parameters": {"type": "object", "properties": {}}}}]
+QUESTIONS = {
+    "/v1/chat/completions": {"messages": HELLO, "max_tokens": 6, "tools": TOOLS},
+    "/v1/completions": {"prompt": "the model", "max_tokens": 6},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 6},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [(path, field) for path in QUESTIONS for field in INERT if "chat" in path or field != "parallel_tool_calls"],
+)
+def test_fields_that_change_nothing_are_taken(server, path, field):
+    def ask(**more):
+        status, answer, _ = server.call(path, QUESTIONS[path] | more)
+        assert status == 200, answer
+        found = stable(answer)
+        found.pop(field, None)  # responses repeat what they were asked
+        return found
+
+    ask()  # the next answers go on from what this one has read
+    assert ask(**{field: INERT[field]}) == ask()
+
+
+def test_encoding_format_and_user_leave_embeddings_as_they_are(server):
+    def ask(**more):
+        return server.call("/v1/embeddings", {"input": ["the model", "a GPU"], **more})[1]
+
+    plain = ask()
+    assert ask(encoding_format="float") == ask(user="me") == plain
+    packed = [
+        np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in ask(encoding_format="base64")["data"]
+    ]
+    assert [each.tolist() for each in packed] == [each["embedding"] for each in plain["data"]]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +287,19 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(server, model):
     assert f"{model.plan.context:,}" in answer["error"]["message"]
     status, answer, _ = server.call("/v1/completions", {"prompt": [10**9], "max_tokens": 1})
     assert status == 400
+
+
+def test_the_context_is_for_each_answer_and_never_divided(tmp_path, model):
+    ids = [*model.tokenizer.encode("the model runs on the GPU. " * 60)][:250]
+    with serving(tmp_path, "demo", "--context", "256", "--parallel", "4") as server:
+        assert server.call("/props")[1]["default_generation_settings"]["n_ctx"] == 256
+        assert [each["n_ctx"] for each in server.call("/slots")[1]] == [256] * 4
+        for number in range(4):
+            body = {"prompt": [*ids[number:], *ids[:number]], "max_tokens": 5}
+            status, answer, _ = server.call("/v1/completions", body)
+            assert (status, answer["usage"]["prompt_tokens"]) == (200, 250), answer
+        status, answer, _ = server.call("/v1/completions", {"prompt": [*ids, *ids[:7]], "max_tokens": 1})
+        assert (status, answer["error"]["n_prompt_tokens"], answer["error"]["n_ctx"]) == (400, 257, 256)
 
 
 def test_which_of_two_answers_at_the_end_goes_on_must_be_said(server):

@@ -198,12 +198,8 @@ class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def includes_usage(self) -> bool:
-        """Return whether a stream ends with what it cost. Raises ``ApiError`` for options without a stream."""
-        if self.stream_options is None:
-            return False
-        if not self.stream:
-            raise ApiError(400, "stream_options is for stream=true.", param="stream_options", code="invalid_value")
-        return bool(self.stream_options.include_usage)
+        """Return whether a stream ends with what it cost; an answer that is whole always says so."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def is_token_id(text: str) -> bool:
