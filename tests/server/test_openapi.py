@@ -43,6 +43,24 @@ def test_every_route_and_field_is_in_it(row):
     assert set(schema.get("required", ())) == required
 
 
+def unbounded(schema, path=""):
+    """The paths of numbers and lists of a schema that may be of any size."""
+    if isinstance(schema, list):
+        return [each for number, part in enumerate(schema) for each in unbounded(part, f"{path}/{number}")]
+    if not isinstance(schema, dict):
+        return []
+    ends = {"integer": ("minimum", "maximum"), "number": ("minimum", "maximum"), "array": ("maxItems",)}
+    wanted = ends.get(schema.get("type"), ()) if isinstance(schema.get("type"), str) else ()
+    inside = [each for name, part in schema.items() for each in unbounded(part, f"{path}/{name}")]
+    return [*([path] if not schema.keys() >= set(wanted) else []), *inside]
+
+
+def test_each_number_and_list_of_a_body_has_bounds():
+    """One huge number was a CVE of several servers (2026-34756, 2026-21869)."""
+    assert unbounded({"a": {"type": "integer", "minimum": 0}, "b": [{"type": "array"}]}) == ["/a", "/b/0"]
+    assert unbounded(DOCUMENT["components"]["schemas"]) == []
+
+
 def test_it_has_bounds_and_tells_structs_of_one_name_apart():
     schemas = DOCUMENT["components"]["schemas"]
     chats = [name for name in schemas if name.endswith("ChatRequest")]

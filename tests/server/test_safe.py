@@ -10,13 +10,16 @@ import re
 import socket
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 import uvicorn
+from packaging.requirements import Requirement
 from starlette.datastructures import Headers
 
 from rung.core.errors import UsageError
-from rung.server import gate, http
+from rung.server import gate, http, page_files
 from rung.server.api import ENDPOINTS
 from rung.server.app import App
 from rung.server.errors import ApiError
@@ -27,6 +30,8 @@ from rung.server.serve import http_config
 from rung.server.service import Service
 from tests.server.conftest import serving
 
+#: A model that rung could read.
+FILE = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 HELLO = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
 
 
@@ -34,7 +39,7 @@ HELLO = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
 def http_without_engines(checks: Gate):
     """The HTTP side alone, in a thread: its port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(http_config(App(Service(ModelPool()), checks, ENDPOINTS), 1))
+    server = uvicorn.Server(http_config(App(Service(ModelPool()), checks, (*ENDPOINTS, *page_files.ENDPOINTS)), 1))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
@@ -154,6 +159,50 @@ def test_another_host_is_refused(unlocked, host, expected):
     assert status(unlocked, host, path="/health") == expected
 
 
+@pytest.mark.parametrize(
+    "foreign", [["Host: evil.example"], ["Host: localhost", "Origin: https://evil.example"]], ids=["host", "origin"]
+)
+def test_no_path_answers_a_foreign_page(unlocked, foreign):
+    """A change would be done though no page could read its answer: nothing is asked before the gate."""
+    rows = [(row.method, re.sub(r"{.*?}", "x", row.path)) for row in (*ENDPOINTS, *page_files.ENDPOINTS)]
+    found = {row: status(unlocked, *foreign, path=row[1], method=row[0]) for row in [*rows, ("OPTIONS", "/api/pull")]}
+    assert ("POST", "/api/chat") in found
+    assert ("GET", "/") in found
+    assert {row: code for row, code in found.items() if code != 403} == {}
+
+
+@pytest.mark.parametrize(("host", "codes"), [("localhost", {200, 404}), ("evil.example", {403})])
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/not/there"])
+def test_nothing_becomes_a_websocket(unlocked, path, host, codes):
+    upgrade = (
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {'A' * 22}==",
+    )
+    answer = send(unlocked, "\r\n".join([f"GET {path} HTTP/1.1", f"Host: {host}", *upgrade, "", ""]).encode(), 0.5)
+    assert int(answer.split(b" ", 2)[1]) in codes
+    assert b"sec-websocket-accept" not in answer.lower()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *[("POST", path) for path in ("/api/create", "/api/push", "/api/copy", "/models", "/models/load")],
+        ("POST", "/api/blobs/sha256:" + "0" * 64),
+        ("PUT", "/api/blobs/sha256:" + "0" * 64),
+        ("POST", "/v1/files"),
+        ("POST", "/v1/load_lora_adapter"),
+        ("GET", "/cors-proxy"),
+        ("GET", "/cors-proxy?url=http://127.0.0.1:1/"),
+        ("POST", "/v1/audio/transcriptions"),
+    ],
+)
+def test_nothing_is_uploaded_made_or_fetched_for_others(unlocked, method, path):
+    """CVE-2026-7482 was a file of a client's that the server read out of bounds, and pushed."""
+    assert status(unlocked, "Host: localhost", "Content-Length: 0", path=path, method=method) in (404, 405)
+
+
 def test_no_host_or_two_are_refused(unlocked):
     assert status(unlocked) == 400
     assert status(unlocked, "Host: localhost", "Host: evil.example") in (400, 403)
@@ -237,6 +286,18 @@ def test_chunks_without_end_are_refused(unlocked):
         assert b" 413 " in client.recv(2**16)
 
 
+@pytest.mark.parametrize("length", ["Content-Length: 9", "Transfer-Encoding: chunked"])
+def test_a_body_that_does_not_come_is_408_and_the_connection_ends(unlocked, monkeypatch, length):
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.3)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", unlocked), 10) as client:
+        client.sendall(head.encode() + (b"{" if "Length" in length else b"1\r\n{\r\n"))
+        found = b"".join(iter(lambda: client.recv(2**16), b""))  # until the server closes it
+    assert found.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in found.lower()
+    assert "did not come within 0.3 s" in json.loads(found.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
 def test_heads_have_a_limit_in_bytes_and_seconds(unlocked, monkeypatch):
     """CVE-2025-48956: a head of any size."""
     assert b" 400 " in send(unlocked, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 2**20 + b"\r\n\r\n")
@@ -297,6 +358,73 @@ def test_another_address_makes_a_key_and_prints_it(tmp_path):
         key = re.search(r"key: (\S+)", server.said())[1]
         assert server.call("/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
         assert server.call("/v1/models", headers={"Authorization": f"Bearer {key}", "Host": "evil.example"})[0] == 403
+
+
+def test_names_origins_and_no_key_of_the_command_line(tmp_path):
+    names = ("--allow-host", "Model.Example", "--allow-host", "other", "--origin", "https://chat.example")
+    with serving(tmp_path, "demo", "--host", "0.0.0.0", "--no-key", *names) as server:
+        server.url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert "key:" not in server.said()
+        for host, expected in (("model.example", 200), ("other:8080", 200), ("example", 403), ("evil.example", 403)):
+            assert server.call("/v1/models", headers={"Host": host})[0] == expected, host
+        for origin, expected in (("https://chat.example", 200), ("http://chat.example", 403), ("null", 403)):
+            found, _, headers = server.call("/v1/completions", {"prompt": "a", "max_tokens": 1}, {"Origin": origin})
+            assert (found, headers["access-control-allow-origin"]) == (expected, origin if expected == 200 else None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/v1/completions", {"prompt": "a"}, "no model"),
+        ("/v1/messages", {**HELLO}, "no model"),
+        ("/api/generate", {"prompt": "a"}, "no model"),
+        ("/api/show", {}, "no model"),
+        ("/api/embed", {"input": "a"}, "no model"),
+    ],
+)
+def test_a_name_that_is_a_path_is_no_model(server, path, body, named):
+    """CVE-2024-37032: a name became a path. A file that rung could read is asked for."""
+    for name in (str(FILE), f"../../..{FILE}", FILE.as_uri(), f"./{FILE.name}"):
+        found, answer, _ = server.call(path, {"model": name, **body})
+        assert (found, named in json.dumps(answer)) == (404, True)
+    assert server.call(f"/v1/models/{FILE}")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "field"),
+    [
+        ("/v1/chat/completions", {**HELLO, "chat_template": "{{ 1 }}"}, "chat_template"),
+        ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"messages": ""}}, "chat_template_kwargs"),
+        ("/completion", {"prompt": "a", "n_discard": -1}, "n_discard"),
+        ("/completion", {"prompt": "a", "n_predict": -(2**40)}, "n_predict"),
+        ("/v1/completions", {"prompt": "a", "n": 2**31}, "n"),
+        ("/v1/completions", {"prompt": "a", "stop": ["x"] * 100_000}, "stop"),
+        ("/api/chat", {"model": "demo", "messages": [{"role": "user", "images": ["AA=="]}]}, "images"),
+        (
+            "/v1/messages",
+            {
+                "model": "demo",
+                "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url"}}]}],
+            },
+            "content",
+        ),
+    ],
+)
+def test_what_was_harmful_elsewhere_is_refused_by_name(server, path, more, field):
+    """A template of a request (CVE-2025-61620), huge and negative numbers (CVE-2026-34756, CVE-2026-21869), and
+    pictures, of which none is decoded or fetched (CVE-2026-22773, CVE-2026-24779)."""
+    found, answer, _ = server.call(path, {"max_tokens": 2} | more if path.startswith("/v1") else more)
+    assert (found, field in json.dumps(answer)) == (400, True), answer
+
+
+def test_no_framework_that_believes_a_host_is_installed_for_serving():
+    """CVE-2026-48710 is mended from Starlette 1.0.1 on."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (wanted,) = [
+        each for each in map(Requirement, project["optional-dependencies"]["serve"]) if each.name == "starlette"
+    ]
+    assert not wanted.specifier.contains("1.0.0")
+    assert wanted.specifier.contains("1.0.1")
 
 
 def test_keys_share_no_cache(tmp_path):

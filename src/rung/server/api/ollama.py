@@ -25,7 +25,7 @@ from rung.server.api.openai_fields import (
     ends_in_answer,
     schema_grammar,
 )
-from rung.server.api.tools import Choice, Tool, call_grammar
+from rung.server.api.tools import CallIndex, Choice, Tool, call_grammar
 from rung.server.engines import Engine
 from rung.server.errors import ApiError, ollama_error
 from rung.server.http import Stream, json_response, to_json, unless_gone
@@ -38,7 +38,8 @@ _FOR_EVER = 100 * 365.25 * 86400
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 Name = Annotated[str, Meta(max_length=512)]
 _Format = Literal["json", ""] | dict[str, Any] | None
-_Wait = Annotated[str, Meta(max_length=64)] | float | int | None
+_Seconds = Annotated[int, Meta(ge=-(2**31), le=2**31)] | Annotated[float, Meta(ge=-(2**31), le=2**31)]
+_Wait = Annotated[str, Meta(max_length=64)] | _Seconds | None
 _NoImages = Annotated[list[str], Meta(max_length=0)] | None
 _Think = bool | Literal["low", "medium", "high"] | None
 
@@ -74,7 +75,7 @@ class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     arguments: Any = {}
-    index: int | None = None
+    index: CallIndex | None = None
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True):

@@ -58,7 +58,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
-    annotations: list[Any] | None = None
+    annotations: Annotated[list[Any], Meta(max_length=1024)] | None = None
     audio: None = None
 
     def to_template(self, between: str = "\n") -> dict[str, Any]:

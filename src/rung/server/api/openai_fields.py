@@ -33,11 +33,13 @@ StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 #: How hard a model shall think, in OpenAI's words.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+#: A number of any kind that fields may have.
+_Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-(2**53), le=2**53)]
 #: Further variables of a chat template; those that the server fills in have other names.
 TemplateKwargs = Annotated[
     dict[
         Annotated[str, Meta(pattern="^(?!(messages|tools|documents|add_generation_prompt|.*_token)$)[a-z_]{1,64}$")],
-        Annotated[str, Meta(max_length=1024)] | int | float | bool | None,
+        Annotated[str, Meta(max_length=1024)] | _Number | bool | None,
     ],
     Meta(max_length=32),
 ]

@@ -20,6 +20,7 @@ _ERRORS = {
     "401": "The key is missing or wrong.",
     "403": "Host or Origin is foreign.",
     "404": "There is no such model, or no such thing.",
+    "408": "The body did not come within a minute.",
     "413": "The body is larger than 8 MB.",
     "503": "There is no room, or the model is not loaded yet; Retry-After says when to come again.",
 }

@@ -18,7 +18,7 @@ class TextPrompt(msgspec.Struct, forbid_unknown_fields=True):
     prompt_string: str
 
 
-_Parts = list[TokenId | str]
+_Parts = Annotated[list[TokenId | str], Meta(max_length=2**20)]
 Prompts = str | TextPrompt | Annotated[list[str | TokenId | TextPrompt | _Parts], Meta(max_length=2**20)]
 
 

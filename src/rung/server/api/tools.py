@@ -62,6 +62,10 @@ def named_choice(name: str) -> NamedChoice:
     return NamedChoice("function", _Named(name))
 
 
+#: The place of a call among those of a message.
+CallIndex = Annotated[int, Meta(ge=0, le=2**31)]
+
+
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
     """A function with its arguments, as JSON in a text."""
 
@@ -75,7 +79,7 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None
+    index: CallIndex | None = None
 
     def to_template(self) -> dict[str, Any]:
         """Return it as chat templates read calls: arguments as an object, or as they are where they are none."""

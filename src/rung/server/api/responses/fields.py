@@ -38,8 +38,8 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unk
     """Text of an answer that goes back."""
 
     text: str
-    annotations: list[Any] = []
-    logprobs: list[Any] | None = None
+    annotations: Annotated[list[Any], Meta(max_length=1024)] = []
+    logprobs: Annotated[list[Any], Meta(max_length=2**20)] | None = None
 
 
 class Refusal(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
