@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rung.server.api import ENDPOINTS
 from tests import tiny_encoders
 from tests.server.conftest import serving, stable
 
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "gguf"
 HELLO = [{"role": "user", "content": "hello"}]
 #: llama-server's names for Prometheus, of counters and of gauges.
 COUNTERS = (
@@ -110,6 +112,21 @@ def test_health_is_503_until_the_model_is_loaded(tmp_path):
     assert {(status, seconds) for status, _, seconds in before} == {(503, "1")}
     assert all("Loading model" in text for _, text, _ in before)
     assert ready == str({"status": "ok"})
+
+
+def test_a_draft_model_takes_its_memory_and_changes_no_byte(tmp_path, server, rung):
+    """It guesses where that saves time."""
+    body = {"messages": HELLO, "max_tokens": 60}
+    alone = server.call("/v1/chat/completions", body)[1]
+    with serving(tmp_path, "demo", "--draft", "demo", "--device", "cpu") as drafting:
+        drafting.wait_for(r"demo\.gguf guesses tokens: [\d.]+ [MG]B")
+        answer = drafting.call("/v1/chat/completions", body)[1]
+    assert stable(answer["choices"]) == stable(alone["choices"])
+    small, large = (each["rung"]["predicted"]["memory_bytes"] for each in (alone, answer))
+    assert large > small + 1e6
+    said = rung("serve", "demo", "--port", "0", "--draft", str(FIXTURES / "llama-q4_0.gguf"))
+    assert said.code == 2
+    assert "their vocabularies differ" in said.err
 
 
 def test_metrics_have_the_values_under_both_names(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ import openai
 import pytest
 
 import rung
-from tests.server.conftest import serving
+from tests.server.conftest import Server, serving
 
 OTHER = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-f32.gguf"
 
@@ -66,6 +67,54 @@ def test_sigterm_lets_answers_end(tmp_path, long):
         assert server.process.wait(10) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(engine, 0)
+
+
+def test_answers_that_do_not_end_in_time_after_sigterm_hear_so(tmp_path, long):
+    """Streams in an event, others as a 503; then the process is gone, and its engine."""
+    program = (
+        "from rung.server.protocol import Load\nfrom rung.server.serve import Settings, serve\n"
+        "settings = Settings({'demo': Load('demo', {'device': 'cpu'})}, port=0, drain=1)\n"
+        "serve(settings, lambda text: print(text, flush=True))"
+    )
+    said = str(tmp_path / "said")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    found: dict[tuple[str, bool], str] = {}
+
+    def ask(path: str, streams: bool) -> None:
+        prompt = {"prompt": "the"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "the"}]}
+        body = {**{name: value for name, value in long.items() if name != "prompt"}, **prompt, "n": 16}
+        status, answer, _ = server.call(path, {**body, "stream": streams})
+        found[path, streams] = f"{status} {answer if streams else json.dumps(answer)}"
+
+    with (
+        open(said, "wb") as file,
+        subprocess.Popen([sys.executable, "-P", "-c", program], stdout=file, stderr=file, env=environment) as process,
+    ):
+        server = Server(process, said)
+        engine, requests = (
+            server.engine(),
+            itertools.product(("/v1/completions", "/v1/chat/completions"), (True, False)),
+        )
+        threads = [threading.Thread(target=ask, args=each) for each in requests]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 20
+        while server.metric("rung_requests_processing") + server.metric("rung_requests_deferred") < 64:
+            assert time.monotonic() < until
+        process.send_signal(signal.SIGTERM)
+        begun = time.monotonic()
+        assert process.wait(20) == 0
+        assert 1 <= time.monotonic() - begun < 10
+        for thread in threads:
+            thread.join()
+    for (_, streams), answer in found.items():
+        assert answer.startswith("200 " if streams else "503 "), answer
+        error = answer.rstrip().rpartition("data: ")[2] if streams else answer[4:]
+        assert json.loads(error)["error"]["code"] == "server_stopping"
+    assert len(found) == 4
+    assert "Traceback" not in server.said()
+    with pytest.raises(ProcessLookupError):
+        os.kill(engine, 0)
 
 
 def test_sighup_changes_nothing(tmp_path):
@@ -211,6 +260,15 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_error(rung, tmp_
     assert "broken.gguf" in said.err
     said = rung("serve", "no-such-model-anywhere", "--port", "0", "--offline")
     assert said.code == 2
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn", "msgspec", "llguidance"])
+def test_a_package_that_serving_needs_and_is_not_here_is_named_with_its_line(rung, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)  # as Python sees one that is not installed
+    said = rung("serve", "no-such-model-anywhere", "--offline")
+    assert said.code == 1
+    assert f"{package} is not installed; serving needs it." in said.err
+    assert "pip install 'rung[serve]'" in said.err
 
 
 def test_http_imports_no_engine():

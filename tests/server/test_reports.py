@@ -146,6 +146,33 @@ def test_an_answer_goes_on_from_the_last_message(server, model):
     assert len(plain) < len(model.chat_text(messages))
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('Only users speak here.') }}", "Only users speak here."),
+        ("{{ messages[0].content / 0 }}", "unsupported operand"),
+        ("{% for a in range(10**9) %}{% for b in range(10**9) %}{% endfor %}{% endfor %}", ""),
+    ],
+    ids=["refuses", "fails", "is endless"],
+)
+def test_a_template_that_fails_is_a_400_with_its_reason(tmp_path, template, words):
+    (tmp_path / "broken.jinja").write_text(template)
+    hello = [{"role": "user", "content": "hello"}]
+    chat = {"model": "demo", "messages": hello, "max_tokens": 2}
+    with serving(tmp_path, "demo", "--chat-template", str(tmp_path / "broken.jinja")) as server:
+        for path, body in (
+            ("/v1/chat/completions", chat),
+            ("/v1/chat/completions", {**chat, "stream": True}),
+            ("/v1/messages", chat),
+            ("/api/chat", {"model": "demo", "messages": hello}),
+            ("/v1/responses", {"input": "hello"}),
+            ("/apply-template", {"messages": hello}),
+        ):
+            status, answer, _ = server.call(path, body)
+            assert (status, words in json.dumps(answer), "template" in json.dumps(answer)) == (400, True, True), answer
+        assert server.call("/v1/completions", {"prompt": "the", "max_tokens": 2})[0] == 200
+
+
 def test_another_template_is_read(tmp_path, rung):
     file = tmp_path / "other.jinja"
     file.write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import traceback
 from collections.abc import Iterable, Sized
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
-from rung.server.errors import ApiError, openai_error
+from rung.server.errors import ApiError, openai_error, stopping
 from rung.server.gate import Gate
 from rung.server.http import json_response
 from rung.server.protocol import NumberTooLarge
@@ -43,9 +44,10 @@ class App:
             response = await self._respond(request, endpoint, refusal)
         except ClientDisconnect:
             return
-        except ApiError as error:
+        except (ApiError, asyncio.CancelledError) as error:
+            refused = error if isinstance(error, ApiError) else stopping()  # only a server that stops cancels this
             style = openai_error if endpoint is None else endpoint.style
-            response = json_response(style(error), error.status, error.headers)
+            response = json_response(style(refused), refused.status, refused.headers)
         for name, value in {**_HEADERS, **self._gate.cors(request.headers)}.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)

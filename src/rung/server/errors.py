@@ -51,6 +51,15 @@ class ApiError(Exception):
         return found
 
 
+#: What tasks are cancelled with where the server stops before they have ended.
+STOPPING = "the server stops"
+
+
+def stopping() -> ApiError:
+    """Return the error of answers that have not ended when the server stops."""
+    return ApiError(503, "The server stops, and this answer had not ended.", code="server_stopping")
+
+
 #: Words of OpenAI and of Anthropic for a status.
 _OPENAI = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "server_overloaded"}
 _ANTHROPIC = {

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rung.server.errors import ApiError, invalid_body
+from rung.server.errors import STOPPING, ApiError, invalid_body
 
 #: Name in an ASGI scope of the ``Protocol`` that the request came by.
 CONNECTION = "rung.connection"
@@ -205,6 +205,16 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await _cancelled(task, gone)
 
 
+async def _first_or_stop(work: asyncio.Task[Any], gone: asyncio.Task[Any]) -> None:
+    """Wait until a stream or its client has ended. Only a server that stops cancels this: the stream then has a last
+    word (``errors.stopping``), which is awaited."""
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        work.cancel(STOPPING)
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait for their ends."""
     for task in tasks:
@@ -253,7 +263,7 @@ class Stream(Response):
         gone = asyncio.create_task(_until_gone(receive))
         pings = asyncio.create_task(self._send_pings(send_part, scope.get(POSITION, lambda: 0)))
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await _first_or_stop(work, gone)
             if work.done() and not gone.done():
                 work.result()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -214,6 +214,8 @@ async def _serve(
         server.force_exit = not http.done()
         start.cancel()
         await asyncio.gather(http, start, return_exceptions=True)
+        if answers := set(server.server_state.tasks):  # cut off: what they say last is sent
+            await asyncio.wait(answers, timeout=_STOP_SECONDS)
         await pool.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from rung.server import protocol
 from rung.server.admission import Admission, Ticket
 from rung.server.engines import Engine, Event, Pool
-from rung.server.errors import ApiError, ErrorStyle, openai_error
+from rung.server.errors import STOPPING, ApiError, ErrorStyle, openai_error, stopping
 from rung.server.http import POSITION, WriteNow, read_json, unless_gone
 from rung.server.metrics import Totals
 from rung.server.protocol import Delta, Echo, Finished, Generate, PromptRead, Started
@@ -137,11 +138,17 @@ class Answers:
                 yield event
 
     async def all_events(self) -> AsyncGenerator[Delta | Finished | PromptRead]:
-        """Yield deltas without a text, too, and how far prompts are read, where a request asks for that."""
-        async for event in self._events:
-            if isinstance(event, Finished):
-                self._totals.add(event)
-            yield event  # type: ignore[misc]  # ``Started`` was the first one
+        """Yield deltas without a text, too, and how far prompts are read, where a request asks for that. Raises
+        ``ApiError``, also where the server stops before."""
+        try:
+            async for event in self._events:
+                if isinstance(event, Finished):
+                    self._totals.add(event)
+                yield event  # type: ignore[misc]  # ``Started`` was the first one
+        except asyncio.CancelledError as error:
+            if STOPPING in error.args:
+                raise stopping() from None
+            raise
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the facts of an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and

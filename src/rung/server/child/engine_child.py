@@ -110,7 +110,10 @@ class Channel:
         """Return so many bytes, or none where the other side has closed."""
         parts = bytearray()
         while len(parts) < count:
-            data = self._connection.recv(count - len(parts))
+            try:
+                data = self._connection.recv(count - len(parts))
+            except ConnectionError:  # it closed before it had read all
+                return b""
             if not data:
                 return b""
             parts += data

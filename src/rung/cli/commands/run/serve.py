@@ -20,8 +20,8 @@ from rung.core.errors import SoftwareMissing, UsageError
 if TYPE_CHECKING:
     from rung.server.protocol import Load
 
-#: What the HTTP process is made of.
-_PACKAGES = ("starlette", "uvicorn", "msgspec")
+#: What the HTTP process is made of, and what holds answers to forms in that of a model.
+_PACKAGES = ("starlette", "uvicorn", "msgspec", "llguidance")
 
 
 def serve(
@@ -170,7 +170,7 @@ def serve(
 
 
 def _check_packages() -> None:
-    """Raise ``SoftwareMissing`` where a package of the HTTP process is not installed."""
+    """Raise ``SoftwareMissing`` where a package that serving needs is not installed."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise SoftwareMissing(f"{missing[0]} is not installed; serving needs it.", (), ["pip install 'rung[serve]'"])
