@@ -1,6 +1,6 @@
 """lm-eval's ``local-completions`` on ``rung serve``, beside transformers on the same weights in float32.
 
-    python -m benchmarks.server.likelihoods --python PYTHON [--count 200] [--seed 0]
+    python -m benchmarks.server.likelihoods --python PYTHON [--count 200] [--seed 0] [--only-quantized]
 
 PYTHON is an interpreter that has lm-eval (``pip install 'lm_eval[api]'``) and transformers. A tiny model of random
 weights is served in f32 with a cache in f32; lm-eval asks for the log-likelihood of texts after others. Prints how far
@@ -8,19 +8,26 @@ these lie from transformers', and whether both say the same of greedy tokens.
 
 Then lm-eval runs three whole tasks, of a file each, with the server and with transformers (its model ``hf``): questions
 with several answers, last words, and texts as they are (perplexity). All log-likelihoods and all scores are compared.
+
+The same weights are then written as a file of q4_0, which is served as a person serves it. lm-eval asks for the same
+log-likelihoods, which are compared with those of ``model.logits``. ``--only-quantized`` does nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from benchmarks.server import parts
 
 #: How far a log-likelihood may lie from that of transformers.
@@ -94,9 +101,11 @@ def pairs_of(count: int, seed: int) -> list[tuple[str, str]]:
     ]
 
 
-def expected(model: Any, folder: Path, pairs: list[tuple[str, str]]) -> list[tuple[float, bool]]:
-    """Return the log-likelihoods by transformers, of the tokens that lm-eval counts, and whether all are greedy."""
-    import torch
+def expected(
+    logits_of: Callable[[list[int]], npt.ArrayLike], folder: Path, pairs: list[tuple[str, str]]
+) -> list[tuple[float, bool]]:
+    """Return the log-likelihoods by the logits of a model, of the tokens that lm-eval counts, and whether all are
+    greedy."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -104,11 +113,48 @@ def expected(model: Any, folder: Path, pairs: list[tuple[str, str]]) -> list[tup
     for before, after in pairs:
         ids = tokenizer(before + after, add_special_tokens=False).input_ids
         first = len(tokenizer(before, add_special_tokens=False).input_ids)
-        with torch.inference_mode():
-            scores = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)[first - 1 : -1]
-        chosen = scores.gather(1, torch.tensor(ids[first:])[:, None])[:, 0]
-        found.append((float(chosen.sum()), bool((chosen == scores.amax(1)).all())))
+        logits = np.asarray(logits_of(ids), np.float64)[first - 1 : -1]
+        scores = logits - logits.max(1, keepdims=True)
+        scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+        chosen = np.take_along_axis(scores, np.asarray(ids[first:])[:, None], 1)[:, 0]
+        found.append((float(chosen.sum()), bool((chosen == scores.max(1)).all())))
     return found
+
+
+def logits_by_transformers(model: Any) -> Callable[[list[int]], npt.ArrayLike]:
+    """Return a function from token ids to their logits."""
+    import torch
+
+    def logits(ids: list[int]) -> npt.ArrayLike:
+        with torch.inference_mode():
+            found: npt.ArrayLike = model(torch.tensor([ids])).logits[0].numpy()
+        return found
+
+    return logits
+
+
+def compare(name: str, ours: Any, theirs: list[tuple[float, bool]], findings: parts.Findings) -> None:
+    """Compare log-likelihoods that lm-eval got of the server with those that are expected."""
+    far = 0.0
+    for number, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
+        far = max(far, abs(mine[0] - its[0]))
+        findings.count(f"{name}, log-likelihoods")
+        findings.count(f"{name}, greedy ones", its[1])
+        findings.expect(abs(mine[0] - its[0]) <= _BAR, f"{name}, pair {number}: {mine[0]} and {its[0]}")
+        findings.expect(mine[1] == its[1], f"{name}, pair {number}: greedy {mine[1]} and {its[1]}")
+    findings.count(f"{name}, largest difference", far)
+
+
+def compare_quantized(python: str, folder: Path, pairs: list[tuple[str, str]], findings: parts.Findings) -> None:
+    """Write the weights of a folder as q4_0, and compare what the server of that file says with ``model.logits``."""
+    from rung.engine.load import load
+
+    file = folder.parent / "tiny-q4_0.gguf"
+    command = [sys.executable, "-m", "rung", "quantize", str(folder), str(file), "--format", "q4_0"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with parts.serving(str(file), "--alias", str(folder), "--context", "128", "--parallel", "4") as server:
+        found = run_elsewhere(python, _ASK, f"http://127.0.0.1:{server.port}", str(folder), text=json.dumps(pairs))
+    compare("q4_0", found, expected(load(str(file), context=128).logits, folder, pairs), findings)
 
 
 def write_tasks(folder: Path, count: int, seed: int) -> None:
@@ -155,34 +201,36 @@ def run_elsewhere(python: str, script: str, *arguments: str, text: str = "") -> 
     return json.loads(next(line for line in run.stdout.splitlines() if line.startswith("found "))[6:])
 
 
+def compare_whole(arguments: argparse.Namespace, folder: Path, model: Any, findings: parts.Findings) -> None:
+    """Compare what the server says in float32, and three tasks, with transformers."""
+    pairs = pairs_of(arguments.count, arguments.seed)
+    write_tasks(folder.parent / "tasks", arguments.count, arguments.seed)
+    options = ("--format", "f32", "--cache-type", "f32", "--context", "128", "--parallel", "4")
+    with parts.serving(str(folder), *options) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        found = run_elsewhere(arguments.python, _ASK, address, str(folder), text=json.dumps(pairs))
+        tasks = run_elsewhere(arguments.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks")
+        compare_tasks(tasks, findings)
+    compare("f32", found, expected(logits_by_transformers(model), folder, pairs), findings)
+
+
 def main() -> int:
     """Compare and print."""
     from tests import tiny
 
     parser = parts.arguments(__doc__, 200)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--only-quantized", action="store_true")
     arguments = parser.parse_args()
-    pairs, findings = pairs_of(arguments.count, arguments.seed), parts.Findings()
+    findings = parts.Findings()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tiny"
         folder.mkdir()
         model = tiny.tiny_checkpoint(folder, "llama").eval()
         tiny.gguf_vocabulary(folder)
-        options = ("--format", "f32", "--cache-type", "f32", "--context", "128", "--parallel", "4")
-        write_tasks(folder.parent / "tasks", arguments.count, arguments.seed)
-        with parts.serving(str(folder), *options) as server:
-            address = f"http://127.0.0.1:{server.port}"
-            found = run_elsewhere(arguments.python, _ASK, address, str(folder), text=json.dumps(pairs))
-            tasks = run_elsewhere(arguments.python, _RUN_TASKS, address, str(folder), f"{folder.parent}/tasks")
-            compare_tasks(tasks, findings)
-        far = 0.0
-        for pair, ours, theirs in zip(pairs, found, expected(model, folder, pairs), strict=True):
-            far = max(far, abs(ours[0] - theirs[0]))
-            findings.count("log-likelihoods")
-            findings.count("greedy ones", theirs[1])
-            findings.expect(abs(ours[0] - theirs[0]) <= _BAR, f"{pair}: {ours[0]} and {theirs[0]}")
-            findings.expect(ours[1] == theirs[1], f"{pair}: greedy {ours[1]} and {theirs[1]}")
-    findings.count("largest difference", far)
+        if not arguments.only_quantized:
+            compare_whole(arguments, folder, model, findings)
+        compare_quantized(arguments.python, folder, pairs_of(arguments.count, arguments.seed), findings)
     return findings.show()
 
 
