@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -18,6 +20,7 @@ from rung.core.settings import CACHE
 from rung.models.lookup import demo_path
 from tests.bundle.conftest import PYTHON, SYSTEM, start
 from tests.models import handmade
+from tests.server.conftest import Server
 
 PROMPT = ("run", "the model", "--raw", "--max-tokens", "8", "--temperature", "0", "--json")
 
@@ -91,6 +94,38 @@ def test_it_serves_under_its_name(started, bundle):
         "serve": ["--open", "--alias", "demo", "--context", "256", "--system", SYSTEM],
         "run": ["--context", "256", "--system", SYSTEM],
     }
+
+
+def test_it_serves_the_model_and_the_page_until_it_is_told_to_stop(started, bundle, tmp_path, rung):
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NUMBA", "DISPLAY"))}
+    environment = plain | {"RUNG_CACHE": str(started[0])}
+    expected = json.loads(rung("run", "demo", *PROMPT[1:], "--context", "256").out)["text"]
+    with (
+        (tmp_path / "said").open("wb") as file,
+        subprocess.Popen(
+            [PYTHON, str(bundle), "--port", "0", "--device", "cpu"],
+            stdout=file,
+            stderr=file,
+            env=environment,
+            cwd=tmp_path,
+        ) as process,
+    ):
+        try:
+            server = Server(process, str(tmp_path / "said"))
+            assert server.call("/health")[:2] == (200, {"status": "ok"})
+            assert [each["id"] for each in server.call("/v1/models")[1]["data"]] == ["demo"]
+            status, page, headers = server.call("/")
+            assert (status, headers.get_content_type()) == (200, "text/html")
+            for path in re.findall(r'(?:src|href)="(\S+)"', page):
+                assert server.call(f"/{path.removeprefix('./').lstrip('/')}")[0] == 200, path
+            body = {"model": "demo", "prompt": "the model", "max_tokens": 8, "temperature": 0}
+            assert server.call("/v1/completions", body)[1]["choices"][0]["text"] == expected
+            engine = server.engine()
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(engine, 0)
 
 
 def test_its_kernels_and_its_system_prompt_are_ready(started, bundle):

@@ -50,9 +50,9 @@ def unbounded(schema, path=""):
     if not isinstance(schema, dict):
         return []
     ends = {"integer": ("minimum", "maximum"), "number": ("minimum", "maximum"), "array": ("maxItems",)}
-    wanted = ends.get(schema.get("type"), ()) if isinstance(schema.get("type"), str) else ()
+    bounds = ends.get(schema.get("type"), ()) if isinstance(schema.get("type"), str) else ()
     inside = [each for name, part in schema.items() for each in unbounded(part, f"{path}/{name}")]
-    return [*([path] if not schema.keys() >= set(wanted) else []), *inside]
+    return [*([path] if not schema.keys() >= set(bounds) else []), *inside]
 
 
 def test_each_number_and_list_of_a_body_has_bounds():

@@ -420,11 +420,11 @@ def test_what_was_harmful_elsewhere_is_refused_by_name(server, path, more, field
 def test_no_framework_that_believes_a_host_is_installed_for_serving():
     """CVE-2026-48710 is mended from Starlette 1.0.1 on."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (wanted,) = [
+    (starlette,) = [
         each for each in map(Requirement, project["optional-dependencies"]["serve"]) if each.name == "starlette"
     ]
-    assert not wanted.specifier.contains("1.0.0")
-    assert wanted.specifier.contains("1.0.1")
+    assert not starlette.specifier.contains("1.0.0")
+    assert starlette.specifier.contains("1.0.1")
 
 
 def test_keys_share_no_cache(tmp_path):

@@ -305,6 +305,36 @@ def test_files_of_text_are_sent_and_others_refused(tab, fake, tmp_path):
     assert fake.bodies[1]["messages"][0] == message
 
 
+#: Has the page see files as a browser hands them over: dragged over it and let go, or pasted into the message.
+HAND_OVER = """((kind, files) => {
+  const data = new DataTransfer();
+  for (const [name, text] of files) data.items.add(new File([text], name, {type: "text/plain"}));
+  const target = kind === "paste" ? document.getElementById("message") : document.querySelector("main");
+  const events = kind === "paste"
+    ? [new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true})]
+    : ["dragover", "drop"].map((name) => new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true}));
+  return events.map((event) => !target.dispatchEvent(event));
+})"""
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_files_of_text_are_attached_by_hand(tab, fake, kind):
+    """The browser is kept from what it would do with them: it would leave the page, or paste a name."""
+    files = [["a.txt", "one"], ["b.py", "two = 2"], ["c.bin", "\0"]]
+    prevented = tab.js(f"{HAND_OVER}({json.dumps(kind)}, {json.dumps(files)})")
+    assert prevented == [True] * (2 if kind == "drop" else 1)
+    tab.wait_text("a.txt")
+    tab.wait_text("b.py")
+    tab.wait_text("c.bin is no text file.")
+    assert tab.js("document.querySelector('form.composer.over')") is None
+    tab.say("Which?")
+    tab.answer()
+    (message,) = fake.bodies[0]["messages"]
+    assert message["content"] == "a.txt:\n```\none\n```\n\nb.py:\n```\ntwo = 2\n```\n\nWhich?"
+    words = tab.js(f"{HAND_OVER}({json.dumps(kind)}, [])")
+    assert words == [False] * len(prevented), "what has no files is the browser's"
+
+
 def test_conversations_are_exported_and_added_again(tab, fake, tmp_path):
     tab.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path), browserContextId=tab.context)
     tab.say("Keep **this**")
