@@ -103,8 +103,8 @@ def test_answers_that_do_not_end_in_time_after_sigterm_hear_so(tmp_path, long):
             assert time.monotonic() < until
         process.send_signal(signal.SIGTERM)
         begun = time.monotonic()
-        assert process.wait(20) == 0
-        assert 1 <= time.monotonic() - begun < 10
+        assert process.wait(25) == 0  # of 30 that it would be given without a limit
+        assert time.monotonic() - begun >= 1
         for thread in threads:
             thread.join()
     for (_, streams), answer in found.items():
