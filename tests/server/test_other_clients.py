@@ -112,6 +112,20 @@ def test_embeddings_are_the_models(openai_client, lama, model, server):
     assert server.call("/v1/embeddings", {"input": "long " * 2000})[0] == 400
 
 
+def test_ollamas_embeddings_cut_a_long_text_unless_they_are_told_not_to(lama, model, server):
+    text, context = "long " * 2000, model.plan.context
+    assert len(model.tokenizer.encode_whole(text)) > context
+    expected = model.embed([text], truncate=True)
+    for more in ({}, {"truncate": True}):
+        assert same(np.array(lama.embed(model="demo", input=text, **more).embeddings, np.float32), expected)
+    tokens = f"{len(model.tokenizer.encode_whole(text)):,}"
+    with pytest.raises(ollama.ResponseError, match=f"has {tokens} tokens, the context holds {context:,}") as refused:
+        lama.embed(model="demo", input=text, truncate=False)
+    assert refused.value.status_code == 400
+    short = lama.embed(model="demo", input=["the model"], truncate=False).embeddings
+    assert same(np.array(short, np.float32), model.embed(["the model"]))
+
+
 def test_tokens_of_a_text_and_back(server, model):
     text = "héllo <start_of_turn> 模型"
     ids = model.tokenizer.encode(text, bos=False)

@@ -173,11 +173,11 @@ class GenerateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EmbedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ``/api/embed``."""
+    """A body of ``/api/embed``. A text that is too long is cut, as ollama has it, unless ``truncate`` is false."""
 
     model: Name
     input: str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
-    truncate: Literal[True] | None = None
+    truncate: bool | None = None
     keep_alive: _Wait = None
 
 
@@ -304,7 +304,8 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     """Return embeddings of texts."""
     begun = time.perf_counter()
     engine = _engine(call, body.model, body.keep_alive)
-    found, tokens = await vectors(engine, [body.input] if isinstance(body.input, str) else body.input, truncate=True)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    found, tokens = await vectors(engine, texts, truncate=body.truncate is not False)
     spent = int((time.perf_counter() - begun) * 1e9)
     more = {"total_duration": spent, "load_duration": 0, "prompt_eval_count": tokens}
     return json_response({"model": body.model, "embeddings": [list(each) for each in found], **more})
