@@ -252,6 +252,7 @@ async def _one(port: int, bodies: Bodies, attacks: Attacks, chance: random.Rando
         reply = None
     status = 0 if reply is None else reply.status
     found.count(f"status {status}" if status else "closed without a status")
+    found.expect(status > 0 or name != "half_closed", "a client that has only closed its side gets no answer")
     found.expect(status < 500 or status == 503, f"{name} is {status}: {sent} {reply.content[:200] if reply else b''!r}")
 
 

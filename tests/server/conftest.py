@@ -166,6 +166,24 @@ def model(_cache):
     return load("demo", device=DEVICE)
 
 
+#: Names that the tokens around a hole have in ``coder``.
+FIM = (b"<PRE>", b"<SUF>", b"<MID>")
+
+
+@pytest.fixture(scope="session")
+def coder(model, tmp_path_factory) -> Path:
+    """The file of the demo with three words of its vocabulary as tokens around a hole."""
+    file = tmp_path_factory.mktemp("coder") / "coder.gguf"
+    data = Path(model.card.path).read_bytes()
+    pieces = map(model.tokenizer.piece, range(model.tokenizer.size))
+    words = [piece for piece in pieces if re.fullmatch(b"[a-z]{5}", piece)]
+    places = [each for word in words if data.count(each := b"\5\0\0\0\0\0\0\0" + word) == 1][:3]
+    for token, mark in zip(places, FIM, strict=True):
+        data = data.replace(token, token[:8] + mark)
+    file.write_bytes(data)
+    return file
+
+
 @pytest.fixture(scope="session")
 def endless(model) -> dict[str, float]:
     """Biases with which no answer of the demo ends by itself."""

@@ -8,19 +8,21 @@ import http.client
 import json
 import re
 import socket
+import struct
 import threading
 import time
 import urllib.request
 
 import pytest
 import uvicorn
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rung.server import http as server_http
 from rung.server.api import ENDPOINTS, openai_chat
 from rung.server.app import App
 from rung.server.gate import Gate
-from rung.server.http import Protocol, Stream
+from rung.server.http import Protocol, Stream, unless_gone
 from rung.server.model_pool import ModelPool
 from rung.server.protocol import Load
 from rung.server.serve import http_config
@@ -44,6 +46,10 @@ class Streams:
             await Stream(self._short())(scope, receive, send)
         elif path == "/long":
             await Stream(self._long())(scope, receive, send)
+        elif path in ("/later", "/never"):
+            await self._later(path, Request(scope, receive, send))
+        elif path in ("/drops", "/drops-for-ever"):
+            await Stream(self._drops(2 if path == "/drops" else 1000), ping=None)(scope, receive, send)
         elif path == "/at-once":
             await Stream(self._at_once(), on_begin=self.writers.append)(scope, receive, send)
         else:
@@ -53,6 +59,23 @@ class Streams:
     async def _short(self):
         for each in SHORT:
             yield each
+
+    async def _later(self, path, request):
+        try:
+            await unless_gone(request, asyncio.sleep(0.3 if path == "/later" else 60))
+        except ClientDisconnect:
+            self.ended.set()
+        else:
+            await Response(path.encode())(request.scope, request.receive, request._send)
+
+    async def _drops(self, count):
+        """Yield a part now and then."""
+        try:
+            for each in SHORT[:1] * count:
+                await asyncio.sleep(0.3)
+                yield each
+        finally:
+            self.ended.set()
 
     async def _at_once(self):
         """Every other part is written at once, if the client has read enough for that."""
@@ -198,6 +221,62 @@ def test_connection_close_ends_it_after_a_stream(streams):
 def test_the_head_of_a_stream_has_no_body(streams):
     with connected(streams.port, "/short", more="Connection: close\r\n", method="HEAD") as client:
         assert rest(client).partition(b"\r\n\r\n")[2] == b""
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("paths", [["/later"], ["/drops"], ["/later", "/drops", "/a", "/later"]], ids=len)
+def test_a_client_that_has_closed_its_side_still_gets_its_answers(streams, paths, version):
+    with connected(streams.port, *paths, version=version) as client:
+        client.shutdown(socket.SHUT_WR)
+        begun = time.monotonic()
+        found = rest(client)
+    assert time.monotonic() - begun < 5  # it is closed behind the last one
+    if version == "1.1":
+        assert re.findall(rb"one|/a|/later", found) == [
+            each for path in paths for each in ([b"one", b"one"] if path == "/drops" else [path.encode()])
+        ]
+    elif paths[0] == "/later":
+        assert found.startswith(b"HTTP/1.1 200 ")
+        assert found.endswith(b"\r\n\r\n/later")
+    assert found.count(b"HTTP/1.1 ") == (len(paths) if version == "1.1" else 1)
+
+
+def test_the_chunks_of_a_stream_stay_whole_when_a_client_has_closed_its_side(streams):
+    with connected(streams.port, "/drops") as client:
+        time.sleep(0.15)  # the head has come
+        client.shutdown(socket.SHUT_WR)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.read() == SHORT[0] * 2
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["close", "reset"])
+@pytest.mark.parametrize("path", ["/never", "/drops-for-ever"])
+def test_a_client_that_hangs_up_ends_its_answer_at_once(streams, path, resets):
+    with connected(streams.port, path) as client:
+        time.sleep(0.1)
+        streams.ended.clear()
+        if resets:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert streams.ended.wait(0.2)  # a part of the stream comes later
+
+
+def test_a_client_that_hangs_up_after_it_has_closed_its_side_ends_its_stream(streams):
+    with connected(streams.port, "/drops-for-ever") as client:
+        client.shutdown(socket.SHUT_WR)
+        time.sleep(0.4)
+        streams.ended.clear()
+    assert streams.ended.wait(5)
+
+
+def test_a_body_that_its_client_does_not_send_to_the_end_is_not_waited_for(streams):
+    with connected(streams.port, "/never", more="Content-Length: 10\r\n", method="POST") as client:
+        client.sendall(b"12345")
+        time.sleep(0.1)
+        streams.ended.clear()
+        client.shutdown(socket.SHUT_WR)
+        assert rest(client) == b""
+    assert streams.ended.wait(5)
 
 
 @contextlib.asynccontextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,7 @@ import pytest
 from rung.engine.load import load
 from rung.engine.tokenizers.tokenizer import infill_ids
 from tests import tiny_encoders
-from tests.server.conftest import serving
-
-FIM = {b"<PRE>": "fim_pre", b"<SUF>": "fim_suf", b"<MID>": "fim_mid"}
+from tests.server.conftest import FIM, serving
 
 
 def test_completions_are_what_the_model_says(server, model):
@@ -85,23 +81,14 @@ def test_options_of_completions(server, model):
         assert server.call("/completion", wrong)[0] == 400
 
 
-@pytest.fixture(scope="module")
-def coder(_cache, model, tmp_path_factory):
-    """The demo with three words of its vocabulary as tokens around a hole, and a server of it."""
-    folder = tmp_path_factory.mktemp("coder")
-    data = Path(model.card.path).read_bytes()
-    pieces = map(model.tokenizer.piece, range(model.tokenizer.size))
-    words = [piece for piece in pieces if re.fullmatch(b"[a-z]{5}", piece)]
-    places = [each for word in words if data.count(each := b"\5\0\0\0\0\0\0\0" + word) == 1][:3]
-    for token, mark in zip(places, FIM, strict=True):
-        data = data.replace(token, token[:8] + mark)
-    (folder / "coder.gguf").write_bytes(data)
-    with serving(folder, str(folder / "coder.gguf")) as found:
-        yield found, load(str(folder / "coder.gguf"), device="cpu")
+def test_a_hole_is_filled(coder, tmp_path):
+    model = load(str(coder), device="cpu")
+    with serving(tmp_path, str(coder)) as server:
+        check_holes(server, model)
 
 
-def test_a_hole_is_filled(coder):
-    server, model = coder
+def check_holes(server, model):
+    """The answer goes on from the marks, which are no text."""
     tokenizer = model.tokenizer
     before, after, hole = (tokenizer.encode(mark.decode(), bos=False) for mark in FIM)
     assert [len(each) for each in (before, after, hole)] == [1, 1, 1]

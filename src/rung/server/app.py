@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
-from rung.server.errors import ApiError, openai_error, stopping
+from rung.server.errors import ApiError, number_too_large, openai_error, stopping
 from rung.server.gate import Gate
 from rung.server.http import json_response
 from rung.server.protocol import NumberTooLarge
@@ -85,7 +85,7 @@ class App:
         except (ApiError, ClientDisconnect):
             raise
         except NumberTooLarge as error:
-            raise ApiError(400, f"The body has {error}.", code="invalid_value") from error
+            raise number_too_large(error) from error
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             raise ApiError(500, "The server failed; its log says why.", code="server_failed") from error

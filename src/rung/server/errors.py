@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rung.server.protocol import Failed
+from rung.server.protocol import Failed, NumberTooLarge
 
 
 class ApiError(Exception):
@@ -111,3 +111,8 @@ def invalid_body(error: Exception) -> ApiError:
         param = f"{param}.{name}" if param else name
         return ApiError(400, f"{param} is not supported.", param=param, code="unknown_parameter")
     return ApiError(400, f"{param}: {words}" if param else words, param=param, code="invalid_value")
+
+
+def number_too_large(error: NumberTooLarge) -> ApiError:
+    """Return the refusal of a body with a number that no message to an engine holds."""
+    return ApiError(400, f"The body has {error}.", code="invalid_value")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import select
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
@@ -22,14 +24,40 @@ CONNECTION = "rung.connection"
 HEAD_SECONDS = 30.0
 #: Seconds in which a client must take something of what waits for it.
 READ_SECONDS = 60.0
+#: How each response begins, whatever its status is.
+_VERSION = b"HTTP/1.1 "
+#: Seconds until the second look at whether a client that has closed its side still reads, and between two at most.
+_FIRST_LOOK, _MOST_LOOK = 0.001, 0.05
+
+
+class _BegunResponse:
+    """A transport for a response of which ``_VERSION`` is written."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._written = transport, _VERSION
+        self.close, self.is_closing = transport.close, transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Write the rest of the response."""
+        self._transport.write(data.removeprefix(self._written))
+        self._written = b""
 
 
 class Protocol(H11Protocol):
     """A connection. A client that sends its head byte by byte holds it for ``HEAD_SECONDS`` and no longer, one that
-    reads nothing of its answers for ``READ_SECONDS``."""
+    reads nothing of its answers for ``READ_SECONDS``.
+
+    A client that closes its side may still read, or be gone: both look the same. So the next byte of its answer is
+    written at once, which is one whatever the answer becomes. The system of a client that is gone resets the connection
+    then, which ends the answer.
+    """
 
     _head: asyncio.TimerHandle | None = None
     _reader: asyncio.TimerHandle | None = None
+    _look: asyncio.TimerHandle | None = None
+    _is_half_closed = False
+    #: The cycle of uvicorn whose response is a stream.
+    _streamed: Any = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -46,10 +74,52 @@ class Protocol(H11Protocol):
         if self.cycle is not None:  # its task has not run yet
             cast("dict[str, Any]", self.scope)[CONNECTION] = self
 
+    def begin_stream(self) -> bool:
+        """Note that the response has begun and has no length; return whether it is sent in chunks (from HTTP/1.1
+        on)."""
+        self._streamed = self.cycle
+        return self._takes_chunks
+
     @property
-    def takes_chunks(self) -> bool:
-        """Return whether the response that has begun, if it has no length, is sent in chunks (from HTTP/1.1 on)."""
+    def _takes_chunks(self) -> bool:
         return self.scope["http_version"] >= "1.1" and self.scope["method"] != "HEAD"
+
+    @property
+    def _is_answering(self) -> bool:
+        """Return whether a request that has come whole is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # which asyncio reads
+        """Keep the connection of a client that has sent all while it is answered, if it still reads."""
+        if not self._is_answering or self.scheme == "https" or not hasattr(select, "poll"):
+            return False
+        if not self._is_half_closed:
+            if not self._write_ahead():
+                return False
+            self._is_half_closed = True
+            self._look_for_reader(_FIRST_LOOK)
+        return True
+
+    def _write_ahead(self) -> bool:
+        """Write the next byte of the response, or several; return False where nobody knows it."""
+        cycle = self.cycle
+        if not cycle.response_started:
+            self.transport.write(_VERSION)
+            cycle.transport = cast("asyncio.Transport", _BegunResponse(self.transport))
+        elif self._streamed is cycle:
+            if not self._takes_chunks:
+                return False
+            self.transport.write(b"0")  # before the size of the next chunk, which stays the same
+        return True
+
+    def _look_for_reader(self, seconds: float) -> None:
+        """End the connection if it was reset; look again after some seconds, and then less often."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if poll.poll(0):
+            self.transport.abort()
+        else:
+            self._look = self.loop.call_later(seconds, self._look_for_reader, min(2 * seconds, _MOST_LOOK))
 
     async def send_chunk(self, data: bytes) -> None:
         """Send a part of such a response. h11, which would frame it, does the same with 10 times the work; what it
@@ -91,8 +161,10 @@ class Protocol(H11Protocol):
         self._stop_watching()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request, if one can come."""
         super().on_response_complete()
+        if self._is_half_closed and not self._is_answering:
+            self.transport.close()
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -100,6 +172,9 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
         self._stop_waiting()
         self._stop_watching()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
     def _wait_for_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
@@ -136,11 +211,10 @@ class Protocol(H11Protocol):
 MOST_BODY, BODY_SECONDS = 8 * 2**20, 60.0
 #: Name in an ASGI scope of what returns how many answers come before this one; 0 where it has begun.
 POSITION = "rung.position"
-#: Seconds between two comments with that number, and before the first.
-POSITION_SECONDS = 1.0
-FIRST_POSITION_SECONDS = 0.1
-#: Seconds of silence after which a stream has a comment, so that nobody between takes it for dead.
-PING_SECONDS = 5.0
+#: Seconds of silence after which a stream gives a sign of life, and between two that say a place in the queue.
+PING_SECONDS = 1.0
+#: Seconds before the first one: the place is not known at once, and most streams have a part by then.
+FIRST_PING_SECONDS = 0.1
 #: The last event of OpenAI's streams.
 DONE = b"data: [DONE]\n\n"
 
@@ -148,6 +222,8 @@ T = TypeVar("T")
 SendPart = Callable[[bytes], Awaitable[None]]
 #: Writes a part of a response that has begun, or returns False where that has to wait.
 WriteNow = Callable[[bytes], bool]
+#: Writes a sign of life, of a stream before which so many answers come (0: it has its turn, or nobody knows yet).
+Ping = Callable[[int], bytes]
 to_json = msgspec.json.Encoder().encode
 
 
@@ -235,25 +311,32 @@ def around_text(write: Callable[[str], bytes]) -> list[bytes]:
     return write(mark).rsplit(to_json(mark), 1)
 
 
+def comment(position: int) -> bytes:
+    """Return a sign of life as a comment, which clients of server-sent events skip."""
+    return b": queue position %d\n\n" % position if position else b": ping\n\n"
+
+
 class Stream(Response):
     """A response whose parts come one by one. Where the client goes away, ``parts`` is closed at once.
 
-    ``ping`` is what is sent after ``PING_SECONDS`` without a part; empty for nothing, else an answer that waits for its
-    turn also says its place in the queue. ``on_begin`` gets what writes a part at once, while ``parts`` waits for
-    something, if the connection can.
+    ``ping`` writes what is sent each second while an answer waits for its turn, and after each second without a part;
+    None for nothing. ``on_begin`` gets what writes a part at once, while ``parts`` waits for something, if the
+    connection can.
     """
 
     def __init__(
         self,
         parts: AsyncGenerator[bytes],
         media_type: str = "text/event-stream",
-        ping: bytes = b": ping\n\n",
+        ping: Ping | None = comment,
         on_close: Callable[[], Awaitable[None]] | None = None,
         on_begin: Callable[[WriteNow], None] = lambda write: None,
     ) -> None:
         super().__init__(media_type=media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._parts, self._ping, self._on_close, self._on_begin = parts, ping, on_close, on_begin
+        #: When the last part was sent; before the first one long ago, so that a stream which has none gives a sign.
+        self._last = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -280,7 +363,7 @@ class Stream(Response):
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
         connection: Protocol | None = scope.get(CONNECTION)
-        if connection is None or not connection.takes_chunks:
+        if connection is None or not connection.begin_stream():
             return send_part
         write_now = connection.write_now
 
@@ -299,17 +382,12 @@ class Stream(Response):
             await send(part)
 
     async def _send_pings(self, send: SendPart, position: Callable[[], int]) -> None:
-        self._last = time.monotonic()
-        await asyncio.sleep(FIRST_POSITION_SECONDS)  # its place is not known before
-        while self._ping:
-            if number := position():
-                await self._send_ping(send, b": queue position %d\n\n" % number)
-                await asyncio.sleep(POSITION_SECONDS)
-            elif time.monotonic() - self._last >= PING_SECONDS:
-                await self._send_ping(send, self._ping)
-            else:
-                await asyncio.sleep(min(self._last + PING_SECONDS - time.monotonic(), POSITION_SECONDS))
-
-    async def _send_ping(self, send: SendPart, ping: bytes) -> None:
-        self._last = time.monotonic()
-        await send(ping)
+        await asyncio.sleep(FIRST_PING_SECONDS)
+        while self._ping is not None:
+            number = position()
+            wait = 0.0 if number else self._last + PING_SECONDS - time.monotonic()
+            if wait <= 0:
+                self._last = time.monotonic()
+                await send(self._ping(number))
+                wait = PING_SECONDS
+            await asyncio.sleep(wait)

@@ -6,7 +6,8 @@ import asyncio
 import functools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,10 +18,10 @@ from starlette.responses import Response
 from rung.server import protocol
 from rung.server.admission import Admission, Ticket
 from rung.server.engines import Engine, Event, Pool
-from rung.server.errors import STOPPING, ApiError, ErrorStyle, openai_error, stopping
+from rung.server.errors import STOPPING, ApiError, ErrorStyle, number_too_large, openai_error, stopping
 from rung.server.http import POSITION, WriteNow, read_json, unless_gone
 from rung.server.metrics import Totals
-from rung.server.protocol import Delta, Echo, Finished, Generate, PromptRead, Started
+from rung.server.protocol import Delta, Echo, Finished, Generate, ModelInfo, NumberTooLarge, PromptRead, Started
 from rung.server.store.client import StoreClient
 
 #: Responses, and bytes of all together, at most.
@@ -102,20 +103,41 @@ class Service:
         return engine.name, engine
 
 
-class Answers:
-    """The answers to one request while they are computed: an asynchronous iterable of deltas and ends."""
+#: A request to an engine, or what makes one once the model is known.
+ToGenerate = Generate | Callable[[ModelInfo], Generate]
+#: Seconds in which a stream's request is understood, or refused with a status; else the stream begins before.
+BEGIN_SECONDS = 0.5
 
-    def __init__(self, engine: Engine, request: Generate, ticket: Ticket, totals: Totals) -> None:
+
+@contextmanager
+def _until_stop() -> Iterator[None]:
+    """Raise ``ApiError`` where the server stops meanwhile."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if STOPPING in error.args:
+            raise stopping() from None
+        raise
+
+
+class Answers:
+    """The answers to one request while they are computed: an asynchronous iterable of deltas and ends, which begins
+    when the request is understood (``begun``)."""
+
+    def __init__(self, engine: Engine, totals: Totals) -> None:
         self.model, self.created = engine.name, int(time.time())
-        #: Tokens of the prompts; known when ``begin`` has returned.
+        #: The request, and tokens of its prompts; known when it is understood.
+        self.request = Generate()
         self.prompt_tokens = 0
         self.echoes: list[Echo] = []
         self.reasons = self.is_reasoning = False
-        self._engine, self._ticket, self._totals = engine, ticket, totals
+        self._engine, self._totals = engine, totals
         #: Gives what a stream says of a delta, None where it takes more than that to say it; nothing is changed by it.
         self.encode: Callable[[Delta], bytes | None] = lambda delta: None
         self._write: WriteNow = lambda data: False
-        self._events: AsyncGenerator[Event] = engine.generate(request, self._take)
+        self._beginning: asyncio.Task[None] | None = None
+        self._ticket: Ticket | None = None
+        self._events: AsyncGenerator[Event] | None = None
 
     def write_with(self, write: WriteNow) -> None:
         """Write what ``encode`` gives of deltas when they come, where nothing else has to be written before."""
@@ -125,12 +147,32 @@ class Answers:
         data = self.encode(delta)
         return data is not None and self._write(data)
 
-    async def begin(self) -> None:
-        """Wait until the request is understood. Raises ``ApiError``."""
+    @property
+    def position(self) -> int:
+        """Return how many answers come before this one; 0 where it has begun, or nobody knows yet."""
+        return self._engine.positions.get(self.request.id, 0)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have ``work`` begin the answers: it ends with ``start``."""
+        self._beginning = asyncio.create_task(work)
+
+    async def start(self, request: Generate, ticket: Ticket) -> None:
+        """Have a request computed that has its places; return when it is understood. Raises ``ApiError``."""
+        self.request, self._ticket = request, ticket
+        self._events = self._engine.generate(request, self._take)
         started = await anext(self._events)
         assert isinstance(started, Started)
         self.prompt_tokens, self.echoes = started.prompt_tokens, started.echoes
         self.reasons, self.is_reasoning = started.reasons, started.is_reasoning
+
+    async def begun(self, seconds: float | None = None) -> None:
+        """Wait until the request is understood, or for so many seconds. Raises ``ApiError`` where it is refused, or the
+        server stops before."""
+        assert self._beginning is not None
+        with _until_stop():
+            done, _ = await asyncio.wait({self._beginning}, timeout=seconds)
+        for task in done:
+            task.result()
 
     async def __aiter__(self) -> AsyncGenerator[Delta | Finished]:
         async for event in self.all_events():
@@ -140,15 +182,12 @@ class Answers:
     async def all_events(self) -> AsyncGenerator[Delta | Finished | PromptRead]:
         """Yield deltas without a text, too, and how far prompts are read, where a request asks for that. Raises
         ``ApiError``, also where the server stops before."""
-        try:
+        assert self._events is not None
+        with _until_stop():
             async for event in self._events:
                 if isinstance(event, Finished):
                     self._totals.add(event)
                 yield event  # type: ignore[misc]  # ``Started`` was the first one
-        except asyncio.CancelledError as error:
-            if STOPPING in error.args:
-                raise stopping() from None
-            raise
 
     def rung(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Return the facts of an answer: ``devices``, ``format``, and ``steps`` (down), ``rungs``, ``predicted`` and
@@ -160,8 +199,13 @@ class Answers:
 
     async def close(self) -> None:
         """Give everything back; what is not computed yet is cancelled."""
-        await self._events.aclose()
-        self._ticket.release()
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
+        if self._events is not None:
+            await self._events.aclose()
+        if self._ticket is not None:
+            self._ticket.release()
 
 
 @dataclass
@@ -181,30 +225,39 @@ class Call:
     service: Service
     owner: str
 
-    async def begin(self, model: str | None, generate: Generate) -> Answers:
-        """Have answers computed; return when the request is understood. Raises ``ApiError``, and
-        ``ClientDisconnect`` where the client goes away before."""
+    async def begin(self, model: str | None, generate: ToGenerate, *, streams: bool = False) -> Answers:
+        """Have answers computed; return when the request is understood. With ``streams`` return after ``BEGIN_SECONDS``
+        at the latest: whoever writes the stream waits for the rest (``Answers.begun``), and its client has signs of
+        life. Raises ``ApiError``, and ``ClientDisconnect`` where the client goes away before."""
         _, engine = self.service.engine(model)
-        generate.owner = self.owner
-        if generate.adapters is None:
-            generate.adapters = engine.adapters
-        info = await engine.wait_ready()
-        admission = self.service.admission(engine)
-        admission.parallel = info.parallel
+        answers = Answers(engine, self.service.totals)
+        self.request.scope[POSITION] = lambda: answers.position
+        answers.begin(self._begin(engine, answers, generate))
         try:
-            is_new = self.request.headers.get(_RETRIES) == "0"
-            ticket = admission.enter(self.owner, generate.answers, self._digest(generate), is_new)
-        except ApiError:
-            self.service.totals.refused += 1
-            raise
-        answers = Answers(engine, generate, ticket, self.service.totals)
-        self.request.scope[POSITION] = lambda: engine.positions.get(generate.id, 0)
-        try:
-            await unless_gone(self.request, answers.begin())
+            await unless_gone(self.request, answers.begun(BEGIN_SECONDS if streams else None))
         except BaseException:
             await answers.close()
             raise
         return answers
+
+    async def _begin(self, engine: Engine, answers: Answers, generate: ToGenerate) -> None:
+        """Begin answers when the model is loaded and there is a place. Raises ``ApiError``."""
+        info = await engine.wait_ready()
+        request = generate if isinstance(generate, Generate) else generate(info)
+        request.owner = self.owner
+        if request.adapters is None:
+            request.adapters = engine.adapters
+        admission = self.service.admission(engine)
+        admission.parallel = info.parallel
+        is_new = self.request.headers.get(_RETRIES) == "0"
+        try:
+            ticket = admission.enter(self.owner, request.answers, self._digest(request), is_new)
+        except NumberTooLarge as error:
+            raise number_too_large(error) from error
+        except ApiError:
+            self.service.totals.refused += 1
+            raise
+        await answers.start(request, ticket)
 
     def _digest(self, generate: Generate) -> bytes:
         """Return a value that only this request has when it comes again: of its wishes and its address."""

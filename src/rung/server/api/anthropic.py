@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from rung.engine.openai_forms import join_texts
 from rung.server.api import tools as functions
-from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
+from rung.server.api.chat_parser import FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_fields import (
     MOST_MESSAGES,
     MOST_TOKENS,
@@ -24,7 +24,7 @@ from rung.server.api.openai_fields import (
 )
 from rung.server.api.tools import FunctionName
 from rung.server.errors import ApiError, anthropic_error
-from rung.server.http import Stream, event, json_response
+from rung.server.http import Stream, comment, event, json_response
 from rung.server.protocol import Delta, Finished, Generate, Grammar, ReasoningOptions, Render
 from rung.server.service import Answers, Call, post
 
@@ -270,15 +270,15 @@ _REASONS = {"end": "end_turn", "stop": "stop_sequence", "length": "max_tokens", 
 async def messages(call: Call, body: MessagesRequest) -> Response:
     """Answer messages."""
     generate = body.to_generate()
-    answers = await call.begin(body.model, generate)
+    answers = await call.begin(body.model, generate, streams=bool(body.stream))
     head = {"id": new_id("msg"), "type": "message", "role": "assistant", "model": answers.model}
-    parser = parser_of(answers, generate, body.callable_tools)
     if body.stream:
-        return Stream(_events(answers, head, parser), on_close=answers.close)
+        return Stream(_events(answers, head, body.callable_tools), ping=_ping, on_close=answers.close)
     (choice,) = await call.collect(answers)
-    parts = parse(parser, choice.text)
+    parts = parse(parser_of(answers, body.callable_tools), choice.text)
     ending = _ending(choice.end, any(isinstance(part, FunctionCall) for part in parts))
-    return json_response({**head, "content": _content(parts), **ending, "usage": _usage(choice.end)})
+    cost = {"usage": _usage(choice.end), "rung": answers.rung([choice.end])}
+    return json_response({**head, "content": _content(parts), **ending, **cost})
 
 
 def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -313,6 +313,11 @@ def _usage(end: Finished) -> dict[str, int]:
 
 def _event(name: str, **fields: Any) -> bytes:
     return event({"type": name, **fields}, name)
+
+
+def _ping(position: int) -> bytes:
+    """Return a sign of life: Anthropic's, behind the place in the queue where there is one."""
+    return (comment(position) if position else b"") + _event("ping")
 
 
 class _Blocks:
@@ -361,12 +366,14 @@ class _Blocks:
         yield from self.close()
 
 
-async def _events(answers: Answers, head: dict[str, Any], parser: ChatParser) -> AsyncGenerator[bytes]:
+async def _events(answers: Answers, head: dict[str, Any], tools: Sequence[functions.Tool]) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
-    usage = {"input_tokens": answers.prompt_tokens, "output_tokens": 0}
-    start = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
     blocks = _Blocks()
     try:
+        await answers.begun()
+        parser = parser_of(answers, tools)
+        usage = {"input_tokens": answers.prompt_tokens, "output_tokens": 0}
+        start = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=start)
         async for each in answers:
             parts = parser.push(each.text) if isinstance(each, Delta) else parser.finish()
@@ -375,7 +382,8 @@ async def _events(answers: Answers, head: dict[str, Any], parser: ChatParser) ->
             if isinstance(each, Finished):
                 for data in blocks.finish():
                     yield data
-                yield _event("message_delta", delta=_ending(each, blocks.calls), usage=_usage(each))
+                cost = {"usage": _usage(each), "rung": answers.rung([each])}
+                yield _event("message_delta", delta=_ending(each, blocks.calls), **cost)
         yield _event("message_stop")
     except ApiError as error:
         yield event(anthropic_error(error), "error")

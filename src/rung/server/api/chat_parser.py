@@ -14,7 +14,6 @@ import msgspec
 
 from rung.engine.chat import REASONING_CLOSE, REASONING_OPEN
 from rung.server.api.tools import Tool, new_call_id
-from rung.server.protocol import Generate
 from rung.server.service import Answers
 
 #: Marks around a call, as most models that know tools write it.
@@ -175,9 +174,10 @@ def _before_mark(text: str, mark: str) -> tuple[str, str]:
     return text[: blanks.start()], text[blanks.start() :]
 
 
-def parser_of(answers: Answers, generate: Generate, tools: Sequence[Tool]) -> ChatParser:
-    """Return the parser of an answer. An answer by a grammar is parsed as it is and begins with no reasoning."""
-    reasons = answers.reasons and generate.grammar is None
+def parser_of(answers: Answers, tools: Sequence[Tool]) -> ChatParser:
+    """Return the parser of an answer that has begun. One by a grammar is parsed as it is and begins with no
+    reasoning."""
+    reasons = answers.reasons and answers.request.grammar is None
     return ChatParser(tools, reasons=reasons, is_reasoning=reasons and answers.is_reasoning)
 
 

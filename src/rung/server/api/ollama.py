@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from rung.core.version import __version__
 from rung.engine.chat import has_reasoning
-from rung.server.api.chat_parser import ChatParser, FunctionCall, Part, Reasoning, Text, parse, parser_of
+from rung.server.api.chat_parser import FunctionCall, Part, Reasoning, Text, parse, parser_of
 from rung.server.api.openai_embeddings import vectors
 from rung.server.api.openai_fields import (
     MOST_MESSAGES,
@@ -30,8 +30,8 @@ from rung.server.engines import Engine
 from rung.server.errors import ApiError, ollama_error
 from rung.server.http import Stream, json_response, to_json, unless_gone
 from rung.server.model_pool import parse_keep_alive
-from rung.server.protocol import Delta, Finished, Generate, Grammar, ReasoningOptions
-from rung.server.service import Answers, Call, Endpoint, post, with_body
+from rung.server.protocol import Delta, Finished, Generate, Grammar, ModelInfo, ReasoningOptions
+from rung.server.service import Answers, Call, Endpoint, ToGenerate, post, with_body
 
 #: What ollama says of a model that stays: a century.
 _FOR_EVER = 100 * 365.25 * 86400
@@ -245,9 +245,11 @@ async def generate(call: Call, body: GenerateRequest) -> Response:
     engine = _engine(call, body.model, body.keep_alive)
     if not body.prompt:
         return await _load(call, engine, body.model, {"response": ""})
-    known = await unless_gone(call.request, engine.wait_ready())
-    request = body.to_generate(known.chats)
-    return await _answer(call, body.model, request, body.stream, lambda parts: _spoken(parts, "response"))
+
+    def to_generate(known: ModelInfo) -> Generate:
+        return body.to_generate(known.chats)
+
+    return await _answer(call, body.model, to_generate, body.stream, lambda parts: _spoken(parts, "response"))
 
 
 def _spoken(parts: Sequence[Part], name: str) -> dict[str, Any]:
@@ -258,20 +260,25 @@ def _spoken(parts: Sequence[Part], name: str) -> dict[str, Any]:
 
 
 async def _answer(
-    call: Call, model: str, request: Generate, streams: bool, shown: _Shown, tools: Sequence[Tool] = ()
+    call: Call, model: str, request: ToGenerate, streams: bool, shown: _Shown, tools: Sequence[Tool] = ()
 ) -> Response:
     begun = time.perf_counter()
-    answers = await call.begin(model, request)
-    parser = parser_of(answers, request, tools)
+    answers = await call.begin(model, request, streams=streams)
     if streams:
-        lines = _lines(answers, parser, model, shown, begun)
-        return Stream(lines, "application/x-ndjson", b"", answers.close)
+
+        def ping(position: int) -> bytes:
+            """Write a line of no text, which clients take for a piece of the answer: there are no comments."""
+            waiting = {"queue_position": position} if position else {}
+            return to_json({"model": model, "created_at": _now(), **shown([]), "done": False, **waiting}) + b"\n"
+
+        lines = _lines(answers, tools, model, shown, begun)
+        return Stream(lines, "application/x-ndjson", ping, answers.close)
     (choice,) = await call.collect(answers)
-    message = shown(parse(parser, choice.text))
-    return json_response({"model": model, "created_at": _now(), **message, **_ending(choice.end, begun)})
+    message = shown(parse(parser_of(answers, tools), choice.text))
+    return json_response({"model": model, "created_at": _now(), **message, **_ending(answers, choice.end, begun)})
 
 
-def _ending(end: Finished, begun: float) -> dict[str, Any]:
+def _ending(answers: Answers, end: Finished, begun: float) -> dict[str, Any]:
     """Return how an answer ended; times are in nanoseconds."""
     return {
         "done": True,
@@ -282,20 +289,23 @@ def _ending(end: Finished, begun: float) -> dict[str, Any]:
         "prompt_eval_duration": int(end.prompt_seconds * 1e9),
         "eval_count": end.completion_tokens,
         "eval_duration": int(end.seconds * 1e9),
+        "rung": answers.rung([end]),
     }
 
 
 async def _lines(
-    answers: Answers, parser: ChatParser, model: str, shown: _Shown, begun: float
+    answers: Answers, tools: Sequence[Tool], model: str, shown: _Shown, begun: float
 ) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream; an error ends it."""
     try:
+        await answers.begun()
+        parser = parser_of(answers, tools)
         async for each in answers:
             head = {"model": model, "created_at": _now()}
             if parts := parser.push(each.text) if isinstance(each, Delta) else parser.finish():
                 yield to_json({**head, **shown(parts), "done": False}) + b"\n"
             if isinstance(each, Finished):
-                yield to_json({**head, **shown([]), **_ending(each, begun)}) + b"\n"
+                yield to_json({**head, **shown([]), **_ending(answers, each, begun)}) + b"\n"
     except ApiError as error:
         yield to_json(ollama_error(error)) + b"\n"
 
@@ -427,7 +437,7 @@ async def pull(call: Call, body: PullRequest) -> Response:
         raise ApiError(400, "insecure is not supported.", param="insecure", code="unknown_parameter")
     lines = call.service.store.change("pull", model)
     if body.stream is not False:
-        return Stream(_pull_lines(lines), "application/x-ndjson", b"")
+        return Stream(_pull_lines(lines), "application/x-ndjson", None)
     await unless_gone(call.request, _to_end(lines))
     return json_response({"status": "success"})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -154,18 +154,16 @@ def continues(messages: Sequence[Mapping[str, Any]], begins: bool | None, goes_o
 async def chat(call: Call, body: ChatRequest) -> Response:
     """Answer messages."""
     generate, with_usage = body.to_generate(), body.includes_usage
-    answers = await call.begin(body.model, generate)
+    answers = await call.begin(body.model, generate, streams=bool(body.stream))
     head = {"id": new_id("chatcmpl"), "created": answers.created, "model": answers.model, **FINGERPRINT}
     if body.stream:
-        streams = [_Choice(parser_of(answers, generate, body.callable_tools)) for _ in range(generate.n)]
-        answers.encode = lambda delta: streams[delta.index].event_of(delta)
-        parts = _chunks(answers, head, streams, with_usage)
+        parts = _chunks(answers, head, body.callable_tools, with_usage)
         return Stream(parts, on_close=answers.close, on_begin=answers.write_with)
     choices = await call.collect(answers)
     listed = [
         {
             "index": number,
-            **_whole(parse(parser_of(answers, generate, body.callable_tools), choice.text), choice.end),
+            **_whole(parse(parser_of(answers, body.callable_tools), choice.text), choice.end),
             "logprobs": chat_logprobs(choice.logprobs),
         }
         for number, choice in enumerate(choices)
@@ -222,19 +220,19 @@ def _longer(message: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 class _Choice:
-    """One choice of a stream. Entries of tokens go with the first piece that is given out after them."""
+    """One choice of a stream. Entries of tokens go with the first piece that is given out after them. ``around`` is
+    what stands before and after the JSON of a text in its event."""
 
-    def __init__(self, parser: ChatParser) -> None:
+    def __init__(self, parser: ChatParser, around: list[bytes]) -> None:
         self._parser, self._entries, self._calls = parser, list[dict[str, Any]](), 0
-        #: What stands before and after the JSON of a text in its event.
-        self.around: list[bytes] = []
+        self._around = around
 
     def event_of(self, each: Delta) -> bytes | None:
         """Return the event of the text that an answer got longer by, where that is all there is to look at; nothing is
         changed. Most events of streams are these, so they are to be cheap."""
         if self._entries or each.logprobs or each.times is not None or not each.text or not self._parser.is_plain:
             return None
-        return to_json(each.text).join(self.around)
+        return to_json(each.text).join(self._around)
 
     def push(self, each: Delta) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]] | None]]:
         """Yield the pieces that are given out now that an answer got longer, each with its entries."""
@@ -259,8 +257,17 @@ class _Choice:
         return "tool_calls" if self._calls else REASONS[end.reason]
 
 
+def _choices(answers: Answers, tools: Sequence[Tool], piece: Callable[[int, str], bytes]) -> list[_Choice]:
+    """Return the choices of answers that have begun, which write ``piece`` of most deltas."""
+    choices = [
+        _Choice(parser_of(answers, tools), around_text(partial(piece, index))) for index in range(answers.request.n)
+    ]
+    answers.encode = lambda delta: choices[delta.index].event_of(delta)
+    return choices
+
+
 async def _chunks(
-    answers: Answers, head: dict[str, Any], choices: Sequence[_Choice], with_usage: bool
+    answers: Answers, head: dict[str, Any], tools: Sequence[Tool], with_usage: bool
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
     head = {**head, "object": "chat.completion.chunk"}
@@ -275,10 +282,10 @@ async def _chunks(
     def piece(index: int, text: str) -> bytes:
         return chunk(index, {"content": text})
 
-    for index, choice in enumerate(choices):
-        choice.around = around_text(partial(piece, index))
     ends: list[Finished] = []
     try:
+        await answers.begun()
+        choices = _choices(answers, tools, piece)
         for index in range(len(choices)):
             yield chunk(index, {"role": "assistant", "content": None})
         async for each in answers.all_events():

@@ -60,7 +60,7 @@ class CompletionRequest(Sampled, kw_only=True):
 async def complete(call: Call, body: CompletionRequest) -> Response:
     """Continue prompts."""
     generate, with_usage = body.to_generate(), body.includes_usage
-    answers = await call.begin(body.model, generate)
+    answers = await call.begin(body.model, generate, streams=bool(body.stream))
     head = {
         "id": new_id("cmpl"),
         "object": "text_completion",
@@ -80,8 +80,9 @@ async def complete(call: Call, body: CompletionRequest) -> Response:
         }
         for number, choice in enumerate(choices)
     ]
-    cost = usage_of(answers.prompt_tokens, ends_of(choices))
-    return json_response({**head, "choices": listed, "usage": cost, "timings": timings(choices[-1].end.times)})
+    ends = ends_of(choices)
+    more = {"usage": usage_of(answers.prompt_tokens, ends), "timings": timings(ends[-1].times)}
+    return json_response({**head, "choices": listed, **more, "rung": answers.rung(ends)})
 
 
 def _whole(choice: Choice, echo: Echo | None) -> dict[str, Any]:
@@ -108,9 +109,10 @@ async def _chunks(
     def encode(delta: Delta) -> bytes | None:
         return to_json(delta.text).join(around[delta.index]) if delta.text and delta.logprobs is None else None
 
-    answers.encode = encode
     ends: list[Finished] = []
     try:
+        await answers.begun()
+        answers.encode = encode
         for number in range(generate.answers if answers.echoes else 0):
             echo = answers.echoes[number // generate.n]
             offsets[number] = sum(len(entry["token"]) for entry in echo.logprobs or ())
@@ -126,7 +128,8 @@ async def _chunks(
                 ends.append(each)
                 yield chunk(each.index, "", REASONS[each.reason], None)
         if with_usage:
-            yield event({**head, "choices": [], "usage": usage_of(answers.prompt_tokens, ends)})
+            cost = usage_of(answers.prompt_tokens, ends)
+            yield event({**head, "choices": [], "usage": cost, "rung": answers.rung(ends)})
         yield DONE
     except ApiError as error:
         yield event(openai_error(error))

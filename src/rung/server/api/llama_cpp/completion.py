@@ -170,7 +170,7 @@ async def infill(call: Call, body: InfillRequest) -> Response:
 
 async def _answer(call: Call, body: CompletionRequest | InfillRequest) -> Response:
     generate = body.to_generate()
-    answers = await call.begin(body.model, generate)
+    answers = await call.begin(body.model, generate, streams=bool(body.stream))
     if body.stream:
         return Stream(_events(answers, body), on_close=answers.close)
     choices = await call.collect(answers)
@@ -210,6 +210,7 @@ def _ending(answers: Answers, body: Options, end: Finished, text: str) -> dict[s
         "stop_type": _STOPS[end.reason],
         "stopping_word": end.stop_string or "",
         "timings": timings(end.times),
+        "rung": answers.rung([end]),
     }
 
 
@@ -217,6 +218,7 @@ async def _events(answers: Answers, body: Options) -> AsyncGenerator[bytes]:
     """Yield the events of a stream; an error ends it."""
     texts: dict[int, str] = {}
     try:
+        await answers.begun()
         async for each in answers.all_events():
             match each:
                 case Delta():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -28,9 +29,13 @@ class _Generation:
     body: ResponsesRequest
     messages: list[dict[str, Any]]
     answers: Answers
-    parser: ChatParser
     id: str = field(default_factory=lambda: new_item_id("resp"))
     output: Output = field(default_factory=Output)
+
+    @cached_property
+    def parser(self) -> ChatParser:
+        """Return the parser of the answer, once that has begun."""
+        return parser_of(self.answers, self.body.callable_tools)
 
     def shown(self, status: str, **more: Any) -> dict[str, Any]:
         """Return the response."""
@@ -112,8 +117,8 @@ async def respond(call: Call, body: ResponsesRequest) -> Response:
     """Make a response."""
     messages = body.messages(_before(call, body))
     generate = body.to_generate(messages)
-    answers = await call.begin(body.model, generate)
-    generation = _Generation(call, body, messages, answers, parser_of(answers, generate, body.callable_tools))
+    answers = await call.begin(body.model, generate, streams=bool(body.stream))
+    generation = _Generation(call, body, messages, answers)
     if body.stream:
         return Stream(_events(generation), on_close=answers.close)
     (choice,) = await call.collect(answers)
@@ -137,6 +142,7 @@ async def _events(generation: _Generation) -> AsyncGenerator[bytes]:
     try:
         yield written(("response.created", {"response": generation.shown("in_progress")}))
         yield written(("response.in_progress", {"response": generation.shown("in_progress")}))
+        await generation.answers.begun()
         async for each in generation.answers.all_events():
             if isinstance(each, PromptRead):
                 shown = {"response": generation.shown("in_progress"), "prompt_progress": progress(each)}
