@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-levels test-all accept accept-webgpu test-served-webgpu test-javascript test-real test-emulated test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-levels test-stress test-all accept accept-webgpu test-served-webgpu test-javascript test-real test-emulated test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -21,6 +21,11 @@ test-levels: $(VENV)/dev.done
 
 test-all: $(VENV)/dev.done
 	$(BIN)/python -m pytest
+
+# what the server promises: hostile requests, and clients that hang up
+test-stress: $(VENV)/dev.done
+	$(BIN)/python -m benchmarks.server.hostile --count 10000
+	$(BIN)/python -m benchmarks.server.hangups --count 200
 
 # the server's tests of clients, on a software adapter of Vulkan
 test-served-webgpu: $(VENV)/dev.done

@@ -2,16 +2,20 @@
 
     python -m benchmarks.server.hangups [--count 5000] [--seed 0]
 
-An answer is free within one step of its client's end: the steps that the engine still computes for it are counted. Of
-others who are answered meanwhile no byte changes.
+A place is free within one step of its client's end, beside the step that is computed then: the steps that the engine
+begins for it are counted. Of others who are answered meanwhile no byte changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import random
+import signal
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.server.parts import (
@@ -23,6 +27,7 @@ from benchmarks.server.parts import (
     endless,
     events,
     idle,
+    metric,
     request,
     serving,
 )
@@ -31,6 +36,8 @@ from benchmarks.server.parts import (
 STAYING, LEAVING = 3, 9
 #: Seconds after which a client hangs up at most, and in which its place must be free: some steps of a busy machine.
 MOST_SECONDS, FREE_SECONDS = 0.3, 2.0
+#: Seconds in which the server notices a hang-up, and tells a client what a step computed.
+NOTICE_SECONDS = 0.1
 
 
 def staying(number: int) -> dict[str, Any]:
@@ -61,23 +68,61 @@ async def hang_up(port: int, chance: random.Random, found: Findings, bias: dict[
     found.count("hang-ups")
 
 
-async def steps_after(server: Server, bias: dict[str, int], found: Findings, tries: int) -> None:
-    """Note how many steps are computed for the only answer after its client has gone."""
+async def steps_after(server: Server, bias: dict[str, int], found: Findings, tries: int, chance: random.Random) -> None:
+    """Count the steps that the engine begins for the only answer after its client has gone.
+
+    It stands still while the client goes and the server notices: however busy the machine is, what it computes then is
+    the step in which it stood still, and what it begins after that.
+    """
+    body = {"prompt": "the", "n_predict": 400, "temperature": 1, "logit_bias": bias, "stream": True}
+    steps = await _steps(server)
+    whole = await call(server.port, "/completion", {**body, "n_predict": 8})
+    lines = whole.content.decode().splitlines()
+    parts = _parts(json.loads(line[6:]) for line in lines if line.startswith("data: {"))
+    silent = await _steps(server) - steps - parts  # steps of an answer that tell its client nothing
     for _ in range(tries):
-        await idle(server.port)
-        body = {"prompt": "the", "max_tokens": 400, "temperature": 1, "logit_bias": bias, "stream": True}
-        async with connected(server.port) as (reader, writer):
-            writer.write(request("/v1/completions", body))
-            count = 0
-            async for _each in events(reader):
-                count += 1
-                if count == 5:
-                    break
+        steps = await _steps(server)
+        parts = await _hang_up_on_halted(server, body, chance)
         seconds = await idle(server.port)
-        found.counts["slowest place that became free, s"] = max(
-            seconds, found.counts.get("slowest place that became free, s", 0)
-        )
+        begun = max(await _steps(server) - steps - silent - parts - 1, 0)
+        found.most("slowest place that became free, s", seconds)
+        found.most("steps begun after a hang-up, at most", begun)
+        found.count("hang-ups of the only client")
         found.expect(seconds < FREE_SECONDS, f"a place was free after {seconds:.1f} s")
+        found.expect(begun <= 1, f"{begun:.0f} steps were begun after a hang-up")
+
+
+async def _steps(server: Server) -> float:
+    """Return how many steps the engine has computed, when it computes none."""
+    await idle(server.port)
+    return await metric(server.port, "rung_n_decode_total")
+
+
+def _parts(documents: Iterable[dict[str, Any]]) -> int:
+    """Return how many events of a stream have tokens: one for each step."""
+    return sum(bool(each["tokens"]) for each in documents)
+
+
+async def _hang_up_on_halted(server: Server, body: dict[str, Any], chance: random.Random) -> int:
+    """Begin a stream, and hang up while the engine stands still; return how many steps the client has heard of."""
+    (engine,) = server.engines()
+    async with connected(server.port) as (reader, writer):
+        writer.write(request("/completion", body))
+        arrived = events(reader)
+        heard = [await anext(arrived)]
+        await asyncio.sleep(chance.random() * MOST_SECONDS / 10)
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    heard.append(await asyncio.wait_for(anext(arrived), NOTICE_SECONDS))
+            if chance.random() < 0.5:
+                writer.transport.abort()
+            writer.close()
+            await asyncio.sleep(NOTICE_SECONDS)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+    return _parts(heard)
 
 
 async def run(server: Server, count: int, seed: int) -> Findings:
@@ -110,7 +155,7 @@ async def run(server: Server, count: int, seed: int) -> Findings:
     await asyncio.gather(*clients)
     seconds = await idle(server.port)
     found.expect(seconds < FREE_SECONDS, f"answers went on for {seconds:.1f} s without a client")
-    await steps_after(server, ends, found, min(count // 20 + 1, 100))
+    await steps_after(server, ends, found, min(count // 20 + 1, 100), chance)
     found.expect("Traceback" not in server.said(), f"the server wrote a traceback: {server.said()[-2000:]}")
     return found
 

@@ -36,6 +36,10 @@ class Findings:
         """Add to a count."""
         self.counts[name] = self.counts.get(name, 0) + more
 
+    def most(self, name: str, value: float) -> None:
+        """Keep the largest value under a name."""
+        self.counts[name] = max(self.counts.get(name, 0), value)
+
     def expect(self, holds: bool, sentence: str) -> None:
         """Note a promise that does not hold."""
         if not holds:
@@ -217,6 +221,15 @@ async def idle(port: int, seconds: float = ANSWER_SECONDS) -> float:
             if not any(map(float, found)):
                 return time.monotonic() - begun
             await asyncio.sleep(0.01)
+
+
+async def metric(port: int, name: str) -> float:
+    """Return a value of ``/metrics``."""
+    text = (await call(port, "/metrics")).content.decode()
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    if found is None:
+        raise KeyError(name)
+    return float(found[1])
 
 
 async def endless(port: int) -> dict[str, int]:

@@ -19,6 +19,8 @@ import openai
 import pytest
 
 import rung
+from rung.server.child.engine_child import Channel
+from rung.server.protocol import Cancel, frame
 from tests.server.conftest import Server, serving
 
 OTHER = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-f32.gguf"
@@ -32,6 +34,30 @@ def long(endless):
 
 def client_of(server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def test_who_computes_waits_until_what_came_is_handled():
+    """Else a step may begin for a client that has gone: the thread that reads waits for the interpreter."""
+    handled: list[int] = []
+
+    def read() -> None:
+        for message in channel.messages():
+            time.sleep(0.002)
+            handled.append(message.id)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours)
+        thread = threading.Thread(target=read)
+        thread.start()
+        in_time = 0
+        for number in range(50):
+            theirs.sendall(frame(Cancel(number)))
+            channel.settle()
+            in_time += handled[-1:] == [number]
+        theirs.shutdown(socket.SHUT_WR)
+        thread.join()
+    assert in_time >= 45  # a busy machine may leave the thread alone for longer than a step waits
 
 
 def test_http_stays_up_and_requests_go_on_when_their_engine_is_killed(tmp_path, long):

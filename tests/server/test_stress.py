@@ -27,6 +27,18 @@ def test_promises_hold(few, script, count):
     assert found.counts
 
 
+def test_no_step_but_one_begins_for_a_client_that_has_gone(few):
+    async def count(found: parts.Findings) -> None:
+        ends = await parts.endless(few.port)
+        await hangups.steps_after(few, ends, found, 20, random.Random(3))
+
+    found = parts.Findings()
+    asyncio.run(count(found))
+    assert found.broken == []
+    assert found.counts["hang-ups of the only client"] == 20
+    assert found.counts["steps begun after a hang-up, at most"] <= 1
+
+
 def test_whoever_is_refused_is_answered_later(few):
     found = asyncio.run(overload.run(few, 140, 3))
     assert found.counts["answers"] == 140

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -83,15 +85,18 @@ _PREPARING = 2
 #: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
 #: threads that prepare requests keep (``benchmarks/server/hostile.py``).
 _REQUESTS = 64 * 2**20
+#: Seconds that a step waits at most for messages to be handled, and in which their thread can go on.
+_SETTLE_SECONDS, _GIVE_WAY_SECONDS = 0.02, 0.00005
 #: Exit status where a process cannot go on: a new one may.
 LOST = 75
 
 
 class Channel:
-    """The socket to the HTTP process; any thread may send."""
+    """The socket to the HTTP process; any thread may send, one reads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._lock = connection, threading.Lock()
+        self._is_handling = False
 
     def send(self, message: protocol.FromEngine) -> None:
         """Send a message whole. Ends the process where nobody reads any more."""
@@ -104,7 +109,18 @@ class Channel:
     def messages(self) -> Iterator[protocol.ToEngine]:
         """Yield messages until the other side closes."""
         while header := self._exactly(protocol.HEADER):
+            self._is_handling = True  # before the rest is taken from the socket: see ``settle``
             yield protocol.read_to_engine(self._exactly(protocol.length(header)))
+            self._is_handling = False
+
+    def settle(self) -> None:
+        """Wait until the thread that reads has handled all messages that came, for ``_SETTLE_SECONDS`` at most. It
+        waits for the interpreter else, maybe for the time of several steps."""
+        until = time.monotonic() + _SETTLE_SECONDS
+        while self._is_handling or select.select([self._connection], [], [], 0)[0]:
+            if time.monotonic() > until:
+                return
+            time.sleep(_GIVE_WAY_SECONDS)
 
     def _exactly(self, count: int) -> bytes:
         """Return so many bytes, or none where the other side has closed."""
@@ -304,8 +320,10 @@ class EngineChild:
         return Echo(text, None if top is None else self._model.logprobs(ids, top, adapter))
 
     def compute(self) -> None:
-        """Compute answers for ever."""
+        """Compute answers for ever; no step begins for whoever has gone before it."""
         while True:
+            self._channel.settle()
+            self._drop_over()
             self._begin()
             try:
                 self._model.scheduler.advance(*(each.generation.sequence for each in self._live))
@@ -392,7 +410,6 @@ class EngineChild:
             self._channel.send(Step(deltas))
         for message in ended:
             self._channel.send(message)
-        self._drop_over()
 
     def _report_reading(self, answer: _Answer) -> None:
         """Say how far a prompt is read, where that is further than before; what was known comes first."""
