@@ -12,6 +12,7 @@ from rung.server.api import ENDPOINTS
 from rung.server.api.openapi import document
 
 DOCUMENT = document(ENDPOINTS)
+HELLO = [{"role": "user", "content": "hello"}]
 
 
 def test_it_is_valid_and_served(server):
@@ -67,3 +68,40 @@ def test_it_has_bounds_and_tells_structs_of_one_name_apart():
     assert len(chats) == 2
     assert schemas["RerankRequest"]["properties"]["top_n"]["anyOf"][0]["minimum"] == 1
     assert not any(name.startswith("rung.") for name in schemas)
+
+
+CALLS = [{"id": "a", "function": {"name": "f", "arguments": "{}"}, "index": 2**40}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": CALLS}]}, ("index", "4096")),
+        (
+            "/v1/chat/completions",
+            {"messages": HELLO, "chat_template_kwargs": {"a": 2**60}},
+            ("kwargs", "9007199254740"),
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": HELLO, "chat_template_kwargs": {"a": -1e300}},
+            ("kwargs", "9007199254740"),
+        ),
+        ("/apply-template", {"messages": HELLO, "chat_template_kwargs": {"a": 1e300}}, ("kwargs", "9007199254740")),
+        (
+            "/api/chat",
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "index": -1}}]}]},
+            ("index", "0"),
+        ),
+        ("/api/chat", {"messages": HELLO, "keep_alive": 1e300}, ("keep_alive", "1000000000")),
+        ("/api/chat", {"messages": HELLO, "keep_alive": "999999999999h"}, ("keep_alive", "1,000,000,000")),
+        ("/api/generate", {"prompt": "a", "keep_alive": -(10**10)}, ("keep_alive", "-1000000000")),
+        ("/api/generate", {"prompt": "a", "keep_alive": "inf"}, ("keep_alive", "1,000,000,000")),
+        ("/api/embed", {"input": "a", "keep_alive": 10**10}, ("keep_alive", "1000000000")),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_with_field_and_range(server, path, body, said):
+    status, answer, _ = server.call(path, {"model": "demo", **body} if path != "/apply-template" else body)
+    assert status == 400, answer
+    message = answer["error"] if isinstance(answer["error"], str) else answer["error"]["message"]
+    assert all(each in message for each in said), message

@@ -18,6 +18,7 @@ from rung.server.api.openai_embeddings import vectors
 from rung.server.api.openai_fields import (
     MOST_MESSAGES,
     MOST_TOKENS,
+    CallIndex,
     Penalty,
     Repeat,
     Share,
@@ -25,7 +26,7 @@ from rung.server.api.openai_fields import (
     ends_in_answer,
     schema_grammar,
 )
-from rung.server.api.tools import CallIndex, Choice, Tool, call_grammar
+from rung.server.api.tools import Choice, Tool, call_grammar
 from rung.server.engines import Engine
 from rung.server.errors import ApiError, ollama_error
 from rung.server.http import Stream, json_response, to_json, unless_gone
@@ -38,8 +39,9 @@ _FOR_EVER = 100 * 365.25 * 86400
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 Name = Annotated[str, Meta(max_length=512)]
 _Format = Literal["json", ""] | dict[str, Any] | None
-_Seconds = Annotated[int, Meta(ge=-(2**31), le=2**31)] | Annotated[float, Meta(ge=-(2**31), le=2**31)]
-_Wait = Annotated[str, Meta(max_length=64)] | _Seconds | None
+#: Seconds that a model is kept at most; below zero is for ever.
+_MOST_WAIT = 10**9
+_Wait = Annotated[str, Meta(max_length=64)] | Annotated[float, Meta(ge=-_MOST_WAIT, le=_MOST_WAIT)] | None
 _NoImages = Annotated[list[str], Meta(max_length=0)] | None
 _Think = bool | Literal["low", "medium", "high"] | None
 
@@ -224,11 +226,14 @@ def _engine(call: Call, model: str, keep_alive: _Wait) -> Engine:
     _, engine = call.service.engine(model)
     if keep_alive is not None:
         try:
-            engine.keep(parse_keep_alive(keep_alive))
+            seconds = parse_keep_alive(keep_alive)
         except ValueError:
-            raise ApiError(
-                400, f"keep_alive: {keep_alive!r} is no time: 5m, 300, 0, -1.", param="keep_alive", code="invalid_value"
-            ) from None
+            message = f"keep_alive: {keep_alive!r} is no time: 5m, 300, 0, -1."
+            raise ApiError(400, message, param="keep_alive", code="invalid_value") from None
+        if seconds > _MOST_WAIT and not str(keep_alive).strip().startswith("-"):
+            message = f"keep_alive: {keep_alive!r} is more than {_MOST_WAIT:,} seconds; -1 is for ever."
+            raise ApiError(400, message, param="keep_alive", code="invalid_value")
+        engine.keep(seconds)
     return engine
 
 

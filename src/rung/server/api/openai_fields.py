@@ -33,13 +33,19 @@ StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 #: How hard a model shall think, in OpenAI's words.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-#: A number of any kind that fields may have.
-_Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-(2**53), le=2**53)]
+#: The largest number of a variable of a chat template: readers of JSON tell all integers up to it apart.
+_MOST_NUMBER = 2**53
+#: The place of a call among those of an answer.
+CallIndex = Annotated[int, Meta(ge=0, le=MOST_MESSAGES)]
 #: Further variables of a chat template; those that the server fills in have other names.
 TemplateKwargs = Annotated[
     dict[
         Annotated[str, Meta(pattern="^(?!(messages|tools|documents|add_generation_prompt|.*_token)$)[a-z_]{1,64}$")],
-        Annotated[str, Meta(max_length=1024)] | _Number | bool | None,
+        Annotated[str, Meta(max_length=1024)]
+        | Annotated[int, Meta(ge=-_MOST_NUMBER, le=_MOST_NUMBER)]
+        | Annotated[float, Meta(ge=-_MOST_NUMBER, le=_MOST_NUMBER)]
+        | bool
+        | None,
     ],
     Meta(max_length=32),
 ]

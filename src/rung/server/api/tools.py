@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from rung.server.api.openai_fields import schema_grammar
+from rung.server.api.openai_fields import CallIndex, schema_grammar
 from rung.server.errors import ApiError
 from rung.server.protocol import Grammar
 
@@ -60,10 +60,6 @@ Choice = Literal["none", "auto", "required"] | NamedChoice
 def named_choice(name: str) -> NamedChoice:
     """Return the choice of one function."""
     return NamedChoice("function", _Named(name))
-
-
-#: The place of a call among those of a message.
-CallIndex = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
