@@ -41,59 +41,119 @@ _ONE = {
 _PATTERNS = ("^[a-c]{1,4}$", "^(on|off)$", "^[0-9]{2}:[0-9]{2}$", "^x+y?$")
 
 
-def random_schema(chance: random.Random, depth: int = 0) -> dict[str, Any]:
-    """Return a schema of which every value is short."""
-    kinds = ["string", "pattern", "integer", "number", "boolean", "enum", "const", "null"]
-    kinds += ["object", "object", "array", "any"] if depth < MOST_DEPTH else []
-    match "object" if depth == 0 else chance.choice(kinds):
+#: What references lead to: a value, one that refers itself, and one that may go on for ever.
+_DEFINITIONS = {
+    "place": {"type": "object", "properties": {"at": {"$ref": "#/$defs/short"}}, "required": ["at"]},
+    "short": {"type": "string", "maxLength": 3},
+    "tree": {
+        "type": "object",
+        "properties": {"v": {"type": "boolean"}, "left": {"$ref": "#/$defs/tree"}, "right": {"$ref": "#/$defs/tree"}},
+        "required": ["v"],
+    },
+}
+_NAMES = ("a", "b", "name", "is it", "größe", 'q"', "x_1", "a\\b", "new\nline")
+
+
+def random_schema(chance: random.Random) -> dict[str, Any]:
+    """Return a schema of an object of which every value may be short."""
+    return {**_random_object(chance, 0), "$defs": _DEFINITIONS}
+
+
+def _random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
+    kinds = ["string", "pattern", "integer", "number", "boolean", "enum", "const", "null", "reference", "range"]
+    kinds += ["object", "object", "map", "array", "any", "one", "all"] if depth < MOST_DEPTH else []
+    match chance.choice(kinds):
         case "object":
-            names = chance.sample(["a", "b", "name", "is it", "größe", 'q"', "x_1"], chance.randint(0, 4))
-            required = [name for name in names if chance.random() < 0.7]
-            properties = {name: random_schema(chance, depth + 1) for name in names}
-            return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+            return _random_object(chance, depth)
+        case "map":
+            return _random_map(chance, depth)
         case "array":
             least = chance.randint(0, 2)
-            items = random_schema(chance, depth + 1)
+            items = _random_schema(chance, depth + 1)
             return {"type": "array", "items": items, "minItems": least, "maxItems": least + chance.randint(0, 2)}
         case "any":
-            return {"anyOf": [random_schema(chance, depth + 1) for _ in range(chance.randint(1, 3))]}
+            return {"anyOf": [_random_schema(chance, depth + 1) for _ in range(chance.randint(1, 3))]}
+        case "one":
+            return {"oneOf": [_tagged(chance, depth, tag) for tag in ("x", "y")]}
+        case "all":
+            return {"allOf": [_random_object(chance, depth, names) for names in (("a", "b"), ("c", "d"))]}
+        case kind:
+            return _random_value(chance, kind)
+
+
+def _random_object(chance: random.Random, depth: int, able: Sequence[str] = _NAMES) -> dict[str, Any]:
+    """Return a schema of an object: closed, open to others, or of which nothing says so."""
+    names = chance.sample(able, chance.randint(0, min(4, len(able))))
+    required = [name for name in names if chance.random() < 0.7]
+    schema = {"type": "object", "properties": {name: _random_schema(chance, depth + 1) for name in names}}
+    schema |= {"required": required} if required or chance.random() < 0.5 else {}
+    if able is not _NAMES:
+        return schema
+    match chance.randint(0, 4):
+        case 0:
+            return {**schema, "additionalProperties": False}
+        case 1:
+            return {**schema, "additionalProperties": _random_value(chance, "integer")}
+        case 2:
+            least = chance.randint(0, len(names))
+            most = chance.randint(max(least, len(required)), 4)
+            return {**schema, "minProperties": least, "maxProperties": most}
+    return schema
+
+
+def _random_map(chance: random.Random, depth: int) -> dict[str, Any]:
+    within, least = _random_schema(chance, depth + 1), chance.randint(0, 1)
+    schema = {"type": "object", "minProperties": least, "maxProperties": least + chance.randint(0, 2)}
+    named = {"patternProperties": {"^[a-c]{1,2}$": within}, "additionalProperties": False}
+    return schema | (named if chance.random() < 0.6 else {"additionalProperties": within})
+
+
+def _tagged(chance: random.Random, depth: int, tag: str) -> dict[str, Any]:
+    """Return a branch that a property tells from others."""
+    properties = {"kind": {"const": tag}, "of": _random_schema(chance, depth + 1)}
+    return {"type": "object", "properties": properties, "required": ["kind"]}
+
+
+def _random_value(chance: random.Random, kind: str) -> dict[str, Any]:
+    match kind:
         case "string":
             least = chance.randint(0, 3)
             return {"type": "string", "minLength": least, "maxLength": least + chance.randint(0, 6)}
         case "pattern":
             pattern = chance.choice(_PATTERNS)
-            return (
-                {"type": "string", "pattern": pattern, "maxLength": 8}
-                if "+" in pattern
-                else {"type": "string", "pattern": pattern}
-            )
+            return {"type": "string", "pattern": pattern} | ({"maxLength": 8} if "+" in pattern else {})
         case "integer":
             least = chance.randint(-300, 300)
             return {"type": "integer", "minimum": least, "maximum": least + chance.randint(0, 500)}
+        case "range":
+            least = chance.choice([0, -1.5, round(chance.uniform(-9, 9), 3)])
+            return {"type": "number", "exclusiveMinimum": least, "exclusiveMaximum": least + chance.choice([0.5, 2, 7])}
         case "number":
             return {"enum": [0.5, -1, 1e3, 7]}
         case "enum":
             return {"enum": chance.sample(["red", 1, None, True, "ü", "a b", 2.5], chance.randint(1, 4))}
         case "const":
             return {"const": chance.choice(["fixed", 0, False, None])}
-        case kind:
+        case "reference":
+            return {"$ref": f"#/$defs/{chance.choice([*_DEFINITIONS])}"}
+        case _:
             return {"type": kind}
 
 
-def is_valid(value: Any, schema: dict[str, Any]) -> bool:
+def is_valid(value: Any, schema: Any) -> bool:
     """Return whether a value is of a schema of the kind that ``random_schema`` makes."""
-    if "anyOf" in schema:
-        return any(is_valid(value, each) for each in schema["anyOf"])
+    if isinstance(schema, bool):
+        return schema
+    if "$ref" in schema:
+        return is_valid(value, _DEFINITIONS[schema["$ref"].removeprefix("#/$defs/")])
+    for name, holds in (("anyOf", any), ("allOf", all), ("oneOf", lambda each: sum(each) == 1)):
+        if name in schema and not holds([is_valid(value, each) for each in schema[name]]):
+            return False
     if "enum" in schema or "const" in schema:
         return any(_same(value, each) for each in schema.get("enum", [schema.get("const")]))
-    match schema["type"]:
+    match schema.get("type"):
         case "object":
-            properties = schema["properties"]
-            return (
-                isinstance(value, dict)
-                and set(schema["required"]) <= set(value) <= set(properties)
-                and all(is_valid(each, properties[name]) for name, each in value.items())
-            )
+            return isinstance(value, dict) and _is_object(value, schema)
         case "array":
             return (
                 isinstance(value, list)
@@ -108,10 +168,27 @@ def is_valid(value: Any, schema: dict[str, Any]) -> bool:
             )
         case "integer":
             return type(value) is int and schema["minimum"] <= value <= schema["maximum"]
+        case "number":
+            return type(value) in (int, float) and schema["exclusiveMinimum"] < value < schema["exclusiveMaximum"]
         case "boolean":
             return isinstance(value, bool)
-        case _:
+        case "null":
             return value is None
+    return True
+
+
+def _is_object(value: dict[str, Any], schema: dict[str, Any]) -> bool:
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    if not set(schema.get("required", ())) <= set(value):
+        return False
+    if not schema.get("minProperties", 0) <= len(value) <= schema.get("maxProperties", 1 << 30):
+        return False
+    for name, each in value.items():
+        said = [properties[name]] if name in properties else []
+        said += [within for pattern, within in patterns.items() if re.search(pattern, name)]
+        if not all(is_valid(each, one) for one in said or [schema.get("additionalProperties", True)]):
+            return False
+    return True
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -125,15 +202,9 @@ def body_of(schema: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def judge(text: str, schema: dict[str, Any]) -> bool:
-    """Return whether a text is JSON, each key once, of a schema."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({name for name, _ in pairs}) < len(pairs):
-            raise ValueError("a key stands twice")
-        return dict(pairs)
-
+    """Return whether a text is JSON of a schema, as who decodes it reads it: of a key that stands twice, the last."""
     try:
-        return is_valid(json.loads(text, object_pairs_hook=once), schema)
+        return is_valid(json.loads(text), schema)
     except ValueError:
         return False
 

@@ -96,3 +96,12 @@ def test_text_that_is_neither_is_given_out_at_once():
 
 def test_deep_nesting_is_text():
     assert found("{" * 10**5) == [("text", "{" * 10**5)]
+
+
+@pytest.mark.parametrize(("number", "read"), [("1e999", 1.7976931348623157e308), ("-1e999", -1.7976931348623157e308)])
+def test_a_number_that_no_float_holds_is_the_largest(number, read):
+    """A form of ``{"type": "number"}`` lets it through, and the call is one nevertheless."""
+    text = CALL.replace("1}", number + ', "y": 7}')
+    assert found(text) == [("call", "move", {"x": read, "y": 7})]
+    broken = CALL.replace("1}", number + r', "y": "\ud800"}')
+    assert found(broken) == [("text", broken)]

@@ -55,9 +55,14 @@ def test_answers_of_random_weights_are_of_their_schemas():
 
 def test_what_judges_answers_tells_wrong_ones():
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["a"]}
-    assert schemas.judge('{"a":3}', schema)
-    for wrong in ('{"a":0}', '{"a":true}', '{"a":1,"a":2}', '{"a":1,"b":1}', "{}", "[]", '{"a":1', '{"a":1.5}'):
+    for right in ('{"a":3}', '{"a":3,"b":"x"}', r'{"\u0061":3}', '{"a":"x","a":3}'):
+        assert schemas.judge(right, schema)
+    for wrong in ('{"a":0}', '{"a":true}', '{"a":1,"a":0}', r'{"a":1,"\u0061":"x"}', "{}", "[]", '{"a":1', '{"a":1.5}'):
         assert not schemas.judge(wrong, schema)
+    assert not schemas.judge('{"a":3,"b":1}', {**schema, "additionalProperties": False})
+    assert not schemas.judge('{"b":1,"b":2}', {"type": "object", "minProperties": 2})
+    assert not schemas.judge("3", {"oneOf": [{"enum": [3]}, {"enum": [3, 4]}]})
+    assert not schemas.judge('{"v":true,"left":{"v":1}}', {"$ref": "#/$defs/tree"})
     assert schemas.is_valid("ab", {"type": "string", "pattern": "^[a-c]{1,4}$"})
     assert not schemas.is_valid("abd", {"type": "string", "pattern": "^[a-c]{1,4}$"})
     assert not schemas.is_valid(True, {"enum": [1]})

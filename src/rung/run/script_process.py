@@ -1,7 +1,7 @@
 """Ask a script in a process of its own, which may take no more time than it is given.
 
 Requests and answers are JSON, one a line (``script_loop.py``). The script imports what this process can import, and
-nothing of rung.
+of rung what starts fast.
 """
 
 from __future__ import annotations

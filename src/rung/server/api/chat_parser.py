@@ -5,7 +5,9 @@ The text comes in pieces of any length, and each part is given out as soon as it
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from rung.server.service import Answers
 
 #: Marks around a call, as most models that know tools write it.
 _CALL_OPEN, _CALL_CLOSE = "<tool_call>", "</tool_call>"
+#: Digits of an integer from which on a float is as good.
+_LONG_INTEGER = 19
 _BLANKS = re.compile(r"\s*$")
 
 
@@ -147,8 +151,8 @@ class ChatParser:
     def _read(self, written: str) -> FunctionCall | None:
         """Return the call that a text is, or None."""
         try:
-            found = msgspec.json.decode(written)
-        except (msgspec.DecodeError, RecursionError, ValueError):
+            found = _decoded(written)
+        except (RecursionError, ValueError):
             return None
         if not isinstance(found, dict) or found.get("name") not in self._names:
             return None
@@ -193,3 +197,23 @@ def parse(parser: ChatParser, text: str) -> list[Part]:
             case _:
                 found.append(part)
     return found
+
+
+def _decoded(written: str) -> Any:
+    """Return the value of a text of JSON; a number beyond all floats is the largest. Raises ``ValueError``."""
+    try:
+        return msgspec.json.decode(written)
+    except msgspec.DecodeError as error:
+        if not str(error).startswith("Number out of range"):
+            raise ValueError(str(error)) from None
+        number = _within_floats
+        found = json.loads(written, parse_int=number, parse_float=number, parse_constant=number)
+        return msgspec.json.decode(msgspec.json.encode(found))  # halves of characters are refused here, too
+
+
+def _within_floats(written: str) -> float:
+    if not written.strip("-")[:1].isdecimal():
+        raise ValueError(f"{written} is no number of JSON")
+    if written.strip("-").isdecimal() and len(written) < _LONG_INTEGER:
+        return int(written)
+    return max(-sys.float_info.max, min(float(written), sys.float_info.max))

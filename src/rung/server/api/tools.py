@@ -100,36 +100,32 @@ def call_grammar(tools: Sequence[Tool], choice: Choice | None) -> Grammar | None
         if not listed:
             message = f"tool_choice names {choice.function.name!r}, which is none of the tools."
             raise ApiError(400, message, param="tool_choice", code="invalid_value")
-    definitions: dict[str, Any] = {}
     calls = []
-    for each in listed:
-        schema: dict[str, Any] = _closed(each.schema)
-        definitions |= schema.pop("$defs", {})  # references begin at the root
-        fields = {"name": {"const": each.name}, "arguments": schema}
+    for number, each in enumerate(listed):
+        pointer = "#/properties/arguments" if len(listed) == 1 else f"#/anyOf/{number}/properties/arguments"
+        schema = {key: value for key, value in each.schema.items() if key != "$id"}
+        fields = {"name": {"const": each.name}, "arguments": _moved(schema, pointer)}
         calls.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
-    whole: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    return schema_grammar({**whole, "$defs": definitions} if definitions else whole)
+    return schema_grammar(calls[0] if len(calls) == 1 else {"anyOf": calls})
 
 
-#: Keywords beside which an object may have further properties, or none that ``properties`` does not name.
-_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
+#: Keywords of which the values are no schemas.
+_VALUES = ("const", "enum", "default", "examples")
 
 
-def _closed(schema: Any) -> Any:
-    """Return a schema of arguments whose objects have no properties but those it names, unless it says otherwise: a
-    model would make some up."""
+def _moved(schema: Any, pointer: str) -> Any:
+    """Return a schema that stands at a pointer in another one, so that its references begin there."""
+    if isinstance(schema, list):
+        return [_moved(each, pointer) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = dict(schema)
-    for name in ("properties", "$defs"):
+    found = {key: each if key in _VALUES else _moved(each, pointer) for key, each in schema.items()}
+    for name in ("properties", "$defs", "definitions", "patternProperties"):  # whose keys are no keywords
         if isinstance(several := schema.get(name), dict):
-            found[name] = {key: _closed(each) for key, each in several.items()}
-    if "items" in schema:
-        found["items"] = _closed(schema["items"])
-    if isinstance(schema.get("anyOf"), list):
-        found["anyOf"] = [_closed(each) for each in schema["anyOf"]]
-    if "properties" in schema and not any(name in schema for name in _OPEN):
-        found["additionalProperties"] = False
+            found[name] = {key: _moved(each, pointer) for key, each in several.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        found["$ref"] = pointer + reference[1:]
     return found
 
 

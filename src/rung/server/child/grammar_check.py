@@ -12,8 +12,24 @@ from typing import Any
 
 import llguidance
 
-#: JSON without blanks that nobody needs: a model might write them for ever.
-_COMPACT: Any = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+from rung.server.child.schemas.forms import enforceable_schema
+
+#: JSON without blanks that nobody needs: a model might write them for ever; and no character as its number, which would
+#: hide the name of a property.
+_COMPACT: Any = {
+    "whitespace_flexible": False,
+    "item_separator": ",",
+    "key_separator": ":",
+    "json_allowed_escapes": 'nrbtf\\"',
+}
+#: Words for what llguidance says in its own, by the beginning of that.
+_REASONS = {
+    "NoExtensionBias": "nothing that can be written is of it: what it asks for contradicts itself",
+    "parser error: Too many items": "it is too large, or leads back to itself before it asks for a character",
+    "lexer error: ": "a `pattern`, `multipleOf` or regular expression of it is too large",
+    "lookarounds not supported": "^, $ or an edge of words within a `pattern` or regular expression cannot be enforced",
+    "patternProperty regexes": "`patternProperties` cannot be enforced where two patterns may be of one name",
+}
 _END = 256
 #: Tokens of an answer of which the masks are computed, too.
 _WALK = 64
@@ -33,9 +49,10 @@ _TOKENIZER = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), n_voc
 
 
 def _compiled(kind: str, text: str) -> str:
-    """Return a grammar in llguidance's own form. Raises ``ValueError`` for one that is none, or too large."""
+    """Return a grammar in llguidance's own form. Raises ``ValueError`` for one that is none, too large, or that cannot
+    be enforced."""
     if kind == "json_schema":
-        found = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT)
+        found = llguidance.LLMatcher.grammar_from_json_schema(enforceable_schema(text), overrides=_COMPACT)
     else:
         found = llguidance.grammar_from(kind, text)  # type: ignore[arg-type]  # checked by the request
     matcher = llguidance.LLMatcher(_TOKENIZER, found, log_level=0)
@@ -46,8 +63,12 @@ def _compiled(kind: str, text: str) -> str:
             break
         matcher.try_consume_tokens([able[step * 7919 % len(able)]])
     if matcher.is_error():
-        raise ValueError(matcher.get_error())
+        raise ValueError(_reason(matcher.get_error()))
     return str(found)
+
+
+def _reason(error: str) -> str:
+    return next((words for begun, words in _REASONS.items() if error.startswith(begun)), error)
 
 
 def answer(request: dict[str, str]) -> dict[str, str]:

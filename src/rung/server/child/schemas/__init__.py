@@ -1,0 +1,1 @@
+"""JSON schemas, rewritten so that llguidance holds answers to them: ``forms`` begins it."""
