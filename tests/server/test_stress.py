@@ -50,7 +50,7 @@ def test_answers_of_random_weights_are_of_their_schemas():
     with parts.serving(str(schemas.MODEL), "--parallel", "8") as server:
         found = asyncio.run(schemas.run(server, 80, 3))
     assert found.broken == []
-    assert found.counts["ended by stop"] > 60
+    assert found.counts["ended by stop"] > 45
 
 
 def test_what_judges_answers_tells_wrong_ones():
