@@ -195,7 +195,7 @@ def test_an_answer_that_breaks_off_keeps_what_there_is(tab, fake):
 
 
 def test_a_place_in_the_queue_is_shown(tab, fake):
-    fake.said["wait"], fake.pause = [": ping", ": queue 3", ": queue 1", "Done"], 0.4
+    fake.said["wait"], fake.pause = [": ping", ": queue position 3", ": queue position 1", "Done"], 0.4
     tab.say("wait")
     tab.wait_text("Reading")
     tab.wait_text("3 answers before yours")

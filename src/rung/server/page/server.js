@@ -116,7 +116,7 @@ export async function* streamAnswer(body, signal) {
     for await (const { data, comment } of linesOf(response.body)) {
       if (data === "[DONE]") return;
       if (data) yield partOf(JSON.parse(data));
-      else if (comment?.startsWith("queue ")) yield { ahead: Number(comment.slice(6)) };
+      else if (comment?.startsWith("queue")) yield { ahead: Number(comment.slice(15)) };
     }
   } catch (error) {
     if (error.name === "AbortError" || error instanceof ServerError) throw error;
