@@ -244,3 +244,14 @@ def test_a_template_that_knows_tools_gets_them_and_another_has_them_described():
     assert text.startswith("[system]You may call these functions:\n")
     assert '"name": "move"' in text
     assert other.render(HELLO) == "[user]hello"
+
+
+@pytest.mark.parametrize("depth", [200, 450, 900])
+def test_a_tool_that_is_nested_deeply_stops_nobody(server, depth):
+    opening, closing = '{"type": "object", "properties": {"a": ', "}}"
+    schema = opening * depth + "{}" + closing * depth  # deeper than Python's own writer of JSON goes
+    body = {"messages": HELLO, "max_tokens": 4, "tool_choice": "required"}
+    tools = f'[{{"type": "function", "function": {{"name": "move", "parameters": {schema}}}}}]'
+    data = f'{json.dumps(body)[:-1]}, "tools": {tools}}}'.encode()
+    status, answer, _ = server.call("/v1/chat/completions", data)
+    assert status == 200 or (status == 400 and answer["error"]["message"]), answer

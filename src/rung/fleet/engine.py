@@ -196,10 +196,10 @@ class FleetEngine:
     def keep(self, seconds: float) -> None:
         """Keep it: models of a fleet stay loaded."""
 
-    async def wait_ready(self) -> ModelInfo:
+    async def wait_ready(self, limit: float | None = _NODE_SECONDS) -> ModelInfo:
         """Return the model once a node computes it. Raises ``ApiError`` (503) where none does in time."""
         try:
-            async with asyncio.timeout(_NODE_SECONDS):
+            async with asyncio.timeout(limit):
                 while (found := self.model) is None:
                     await self._change.wait()
                 return found

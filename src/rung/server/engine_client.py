@@ -22,7 +22,7 @@ import msgspec
 
 from rung.core.errors import RungError
 from rung.server import protocol
-from rung.server.engines import Event, Replay, TakeNow, take_none, with_seed
+from rung.server.engines import START_SECONDS, Event, Replay, TakeNow, take_none, with_seed
 from rung.server.errors import ApiError
 from rung.server.protocol import (
     Behind,
@@ -50,8 +50,6 @@ from rung.server.protocol import (
     Value,
 )
 
-#: Seconds that a request waits for an engine that is being started.
-_START_SECONDS = 30.0
 #: Seconds to wait before an engine is started again, at first and at most; twice as long each time it ends unready.
 _FIRST_PAUSE, _MOST_PAUSE = 0.1, 30.0
 #: Seconds that an engine has to end by itself.
@@ -483,11 +481,11 @@ class EngineClient:
         assert self.model is not None
         return self.model
 
-    async def wait_ready(self) -> ModelInfo:
-        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes too long or cannot be."""
+    async def wait_ready(self, limit: float | None = START_SECONDS) -> ModelInfo:
+        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes longer or cannot be."""
         started = time.monotonic()
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            async with asyncio.timeout(limit):
                 return await self.loaded()
         except TimeoutError:
             waited = time.monotonic() - started

@@ -16,6 +16,8 @@ from rung.server.protocol import Counts, Delta, Failed, Finished, Generate, Mode
 Event = Started | PromptRead | Delta | Finished
 #: Takes a delta when it comes, before whoever iterates over events; False where it is to be iterated over.
 TakeNow = Callable[[Delta], bool]
+#: Seconds that a request waits for a model that is being loaded, and for which its client has no sign of life.
+START_SECONDS = 30.0
 
 
 def take_none(delta: Delta) -> bool:
@@ -62,8 +64,8 @@ class Engine(Protocol):
     def expires(self) -> float | None:
         """Return in how many seconds it is unloaded if nobody uses it, None where it stays."""
 
-    async def wait_ready(self) -> ModelInfo:
-        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes too long or cannot be."""
+    async def wait_ready(self, limit: float | None = START_SECONDS) -> ModelInfo:
+        """Return the model once it is loaded. Raises ``ApiError`` (503) where that takes longer or cannot be."""
 
     def generate(self, request: Generate, take: TakeNow = take_none) -> AsyncGenerator[Event]:
         """Yield what comes of a request: ``Started``, then deltas and ends of its answers; where the iterator is closed

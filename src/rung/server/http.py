@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import select
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
@@ -90,8 +91,9 @@ class Protocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def eof_received(self) -> bool:  # type: ignore[override]  # which asyncio reads
-        """Keep the connection of a client that has sent all while it is answered, if it still reads."""
-        if not self._is_answering or self.scheme == "https" or not hasattr(select, "poll"):
+        """Keep the connection of a client that has sent all while it is answered, if it still reads. Other systems than
+        Linux do not say whether a connection was reset to who only asks that."""
+        if not self._is_answering or self.scheme == "https" or sys.platform != "linux":
             return False
         if not self._is_half_closed:
             if not self._write_ahead():

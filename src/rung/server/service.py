@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from rung.server import protocol
 from rung.server.admission import Admission, Ticket
-from rung.server.engines import Engine, Event, Pool
+from rung.server.engines import START_SECONDS, Engine, Event, Pool
 from rung.server.errors import STOPPING, ApiError, ErrorStyle, number_too_large, openai_error, stopping
 from rung.server.http import POSITION, WriteNow, read_json, unless_gone
 from rung.server.metrics import Totals
@@ -232,7 +232,7 @@ class Call:
         _, engine = self.service.engine(model)
         answers = Answers(engine, self.service.totals)
         self.request.scope[POSITION] = lambda: answers.position
-        answers.begin(self._begin(engine, answers, generate))
+        answers.begin(self._begin(engine, answers, generate, None if streams else START_SECONDS))
         try:
             await unless_gone(self.request, answers.begun(BEGIN_SECONDS if streams else None))
         except BaseException:
@@ -240,9 +240,9 @@ class Call:
             raise
         return answers
 
-    async def _begin(self, engine: Engine, answers: Answers, generate: ToGenerate) -> None:
-        """Begin answers when the model is loaded and there is a place. Raises ``ApiError``."""
-        info = await engine.wait_ready()
+    async def _begin(self, engine: Engine, answers: Answers, generate: ToGenerate, limit: float | None) -> None:
+        """Begin answers when the model is loaded, within so many seconds, and there is a place. Raises ``ApiError``."""
+        info = await engine.wait_ready(limit)
         request = generate if isinstance(generate, Generate) else generate(info)
         request.owner = self.owner
         if request.adapters is None:

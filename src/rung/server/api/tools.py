@@ -109,8 +109,9 @@ def call_grammar(tools: Sequence[Tool], choice: Choice | None) -> Grammar | None
     return schema_grammar(calls[0] if len(calls) == 1 else {"anyOf": calls})
 
 
-#: Keywords of which the values are no schemas.
+#: Keywords whose values are no schemas, and those whose values are schemas by names that are no keywords.
 _VALUES = ("const", "enum", "default", "examples")
+_NAMED = ("properties", "$defs", "definitions", "patternProperties")
 
 
 def _moved(schema: Any, pointer: str) -> Any:
@@ -119,10 +120,12 @@ def _moved(schema: Any, pointer: str) -> Any:
         return [_moved(each, pointer) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: each if key in _VALUES else _moved(each, pointer) for key, each in schema.items()}
-    for name in ("properties", "$defs", "definitions", "patternProperties"):  # whose keys are no keywords
-        if isinstance(several := schema.get(name), dict):
-            found[name] = {key: _moved(each, pointer) for key, each in several.items()}
+    found: dict[str, Any] = {}
+    for key, each in schema.items():
+        if key in _NAMED and isinstance(each, dict):
+            found[key] = {name: _moved(part, pointer) for name, part in each.items()}
+        else:
+            found[key] = each if key in _VALUES else _moved(each, pointer)
     reference = schema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         found["$ref"] = pointer + reference[1:]

@@ -1,8 +1,8 @@
 """Put every thread of this process under a Landlock ruleset, also threads of libraries that began before it.
 
-Landlock restricts the thread that calls it, and those that it starts later. So each thread gets a signal whose handler
-makes the call there, as libpsx does for capabilities. The handler is compiled: it makes two system calls and counts,
-which is safe wherever a thread is interrupted. Linux on 64-bit processors; layouts of <signal.h>.
+Landlock restricts the thread that calls it, and those that it starts later. So each other one gets a signal whose
+handler makes the call there, as libpsx does for capabilities. The handler is compiled: it makes two system calls and
+counts, which is safe wherever a thread is interrupted. Linux on 64-bit processors; layouts of <signal.h>.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import platform
 import signal
 import struct
+import threading
 import time
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.isa.generic import fetch_add
 from rung.kernels.isa.scalar import read_i64, system_call
+from rung.run.precompile import compile_apart
 
 _RESTRICT_SELF, _NO_NEW_PRIVILEGES = 446, 38
 #: ``prctl`` and ``rt_tgsigqueueinfo`` of a processor.
@@ -44,11 +46,12 @@ def _restrict(_signal: int, info: int, _context: int) -> None:
         fetch_add(words + 24, 1)
 
 
-def restrict_every_thread(ruleset: int) -> int:
-    """Restrict all threads by the file descriptor of a Landlock ruleset; return how many are not restricted, as they
-    did not answer in time. Raises ``OSError``."""
+def restrict_other_threads(ruleset: int) -> int:
+    """Restrict all threads but this one by the file descriptor of a Landlock ruleset; return how many are not, as they
+    could not be told or did not answer in time. Raises ``OSError`` where none can be told."""
     if (numbers := _NUMBERS.get(platform.machine())) is None:
         raise OSError(errno.ENOSYS, f"no table of system calls for {platform.machine()}")
+    compile_apart((_restrict,))
     prctl, send = numbers
     libc = ctypes.CDLL(None, use_errno=True)
     _words[:] = (ctypes.cast(libc.syscall, ctypes.c_void_p).value or 0, prctl, ruleset, 0)
@@ -57,13 +60,14 @@ def restrict_every_thread(ruleset: int) -> int:
     if libc.sigaction(number, action, None):
         raise OSError(ctypes.get_errno(), "sigaction")
     info = struct.pack("iiixxxxiiq96x", number, 0, _QUEUED, process, os.getuid(), _words.ctypes.data)
-    known, signaled, until = set[int](), 0, time.monotonic() + _LIMIT_S
+    known, ended, until = {threading.get_native_id()}, 0, time.monotonic() + _LIMIT_S
     while new := _threads() - known:  # those that start meanwhile may be children of one that is not restricted yet
-        signaled += sum(not libc.syscall(send, process, each, number, info) for each in new)
+        for each in new:
+            ended += libc.syscall(send, process, each, number, info) < 0 and ctypes.get_errno() == errno.ESRCH
         known |= new
-        while _words[3] < signaled and time.monotonic() < until:
+        while _words[3] < len(known) - 1 - ended and time.monotonic() < until:
             time.sleep(0.001)
-    return min(signaled - int(_words[3]), len(known & _threads()))
+    return max(0, min(len(known) - 1 - ended - int(_words[3]), len(known & _threads()) - 1))
 
 
 def _threads() -> set[int]:

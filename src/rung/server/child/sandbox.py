@@ -24,10 +24,10 @@ from rung.core.settings import CACHE
 from rung.engine.model import Model
 from rung.engine.scheduling.prefix_files import open_folder
 from rung.models.adapters.roles import path_and_weight
-from rung.server.child.every_thread import restrict_every_thread
+from rung.server.child.every_thread import restrict_other_threads
 from rung.server.protocol import Load
 
-_CREATE_RULESET, _ADD_RULE = 444, 445  # on every processor
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every processor
 _NO_NEW_PRIVILEGES, _FILTER_MODE, _ALL_THREADS = 38, 1, 1
 _PATH_BENEATH, _ASK_VERSION, _ABSTRACT_SOCKETS = 1, 1, 1
 #: Rights on files and folders: those to read, those of a file, and all by the first version that has them.
@@ -151,7 +151,10 @@ def close_files(readable: Iterable[Path], writable: Iterable[Path]) -> int:
             _allow(ruleset, path, read & rights)
         for path in (*map(Path, _WRITABLE_DEVICES), *writable):
             _allow(ruleset, path, rights)
-        return restrict_every_thread(ruleset)
+        left = restrict_other_threads(ruleset)  # before this one, which may have to compile what tells them
+        _forbid_new_privileges()
+        _call(_RESTRICT_SELF, ruleset, 0)
+        return left
     finally:
         os.close(ruleset)
 
