@@ -76,7 +76,8 @@ def _random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
         case "one":
             return {"oneOf": [_tagged(chance, depth, tag) for tag in ("x", "y")]}
         case "all":
-            return {"allOf": [_random_object(chance, depth, names) for names in (("a", "b"), ("c", "d"))]}
+            both = [_random_object(chance, depth, names) for names in (("a", "b"), ("c", "d"))]
+            return {"allOf": both} | ({"unevaluatedProperties": False} if chance.random() < 0.5 else {})
         case kind:
             return _random_value(chance, kind)
 
@@ -89,9 +90,11 @@ def _random_object(chance: random.Random, depth: int, able: Sequence[str] = _NAM
     schema |= {"required": required} if required or chance.random() < 0.5 else {}
     if able is not _NAMES:
         return schema
-    match chance.randint(0, 4):
+    match chance.randint(0, 5):
         case 0:
             return {**schema, "additionalProperties": False}
+        case 5:
+            return {"type": "object", "allOf": [schema], "unevaluatedProperties": False}
         case 1:
             return {**schema, "additionalProperties": _random_value(chance, "integer")}
         case 2:
@@ -149,6 +152,8 @@ def is_valid(value: Any, schema: Any) -> bool:
     for name, holds in (("anyOf", any), ("allOf", all), ("oneOf", lambda each: sum(each) == 1)):
         if name in schema and not holds([is_valid(value, each) for each in schema[name]]):
             return False
+    if schema.get("unevaluatedProperties") is False and not set(value) <= _named(schema):
+        return False
     if "enum" in schema or "const" in schema:
         return any(_same(value, each) for each in schema.get("enum", [schema.get("const")]))
     match schema.get("type"):
@@ -175,6 +180,11 @@ def is_valid(value: Any, schema: Any) -> bool:
         case "null":
             return value is None
     return True
+
+
+def _named(schema: dict[str, Any]) -> set[str]:
+    """Return the properties that a schema and those of its ``allOf`` name."""
+    return {*schema.get("properties", ())}.union(*(_named(each) for each in schema.get("allOf", ())))
 
 
 def _is_object(value: dict[str, Any], schema: dict[str, Any]) -> bool:

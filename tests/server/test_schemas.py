@@ -82,6 +82,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"type": "object", "properties": {"a": False}, "required": ["a"]},
         "a schema is false",
     ),
+    "closed and required": (
+        {"type": "object", "required": ["a"], "unevaluatedProperties": False},
+        "a schema is false",
+    ),
     "contradictory branches": ({"type": "string", "anyOf": [{"const": 1}, {"type": "null"}]}, "two `type`s"),
     "contradictory pattern": ({"type": "string", "pattern": "^a$", "minLength": 2}, "Regex is empty"),
     "contradictory multiples": ({"multipleOf": 7, "minimum": 1, "maximum": 6}, "`multipleOf`, `minimum`"),
@@ -104,6 +108,25 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "oneOf that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "`oneOf` cannot be enforced"),
     "oneOf of open objects": (
         {"oneOf": [{**OPEN, "required": ["a"]}, {**OPEN, "properties": {"b": True}}]},
+        "`oneOf` cannot be enforced",
+    ),
+    "oneOf that another part tells apart": (
+        {
+            "oneOf": [
+                {"properties": {"p": {"properties": {"z": True}, "required": ["z"]}}, "required": ["p"]},
+                {
+                    "properties": {
+                        "p": {
+                            "oneOf": [
+                                {"properties": {"k": {"const": 1}}},
+                                {"properties": {"k": {"const": 2}, "z": False}},
+                            ]
+                        }
+                    },
+                    "required": ["p"],
+                },
+            ]
+        },
         "`oneOf` cannot be enforced",
     ),
     "names that repeat": (
@@ -205,6 +228,52 @@ ENFORCED: dict[str, tuple[Any, list[str], list[str]]] = {
         ['{"a":1,"c":1}', '{"b":1,"c":1}'],
         ['{"a":1}', '{"a":1,"b":1,"c":1}', '{"a":1,"a":1}'],
     ),
+    "closed": ({"unevaluatedProperties": False}, ["{}"], ['{"a":1}', "1"]),
+    "closed beside allOf": (
+        {"allOf": [{"type": "object"}], "unevaluatedProperties": False},
+        ["{}"],
+        ['{"a":1}'],
+    ),
+    "closed beside a reference": (
+        {"$ref": "#/$defs/a", "properties": {"b": True}, "unevaluatedProperties": False, "$defs": {"a": OPEN}},
+        ['{"b":1}', '{"b":1,"a":1}'],
+        ['{"c":1}', '{"b":1,"a":"x"}'],
+    ),
+    "closed beside a reference to all objects": (
+        {"$ref": "#/$defs/a", "unevaluatedProperties": False, "$defs": {"a": {"type": "object"}}},
+        ["{}"],
+        ['{"a":1}'],
+    ),
+    "closed beside names that anyOf requires": (
+        {
+            "properties": {"a": True},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+            "unevaluatedProperties": False,
+        },
+        ['{"a":1}'],
+        ['{"b":1}', "{}", '{"a":1,"b":1}'],
+    ),
+    "closed within": (
+        {"properties": {"a": {"const": 1}}, "allOf": [{"type": "object", "unevaluatedProperties": False}]},
+        ["{}"],
+        ['{"a":1}'],
+    ),
+    "closed after others are named": (
+        {"allOf": [MAP], "unevaluatedProperties": False},
+        ["{}", '{"a":1}'],
+        ['{"a":"x"}'],
+    ),
+    "closed with patterns": (
+        {"patternProperties": {"^a": {"const": 1}}, "unevaluatedProperties": False},
+        ['{"ab":1}'],
+        ['{"b":1}', '{"ab":2}'],
+    ),
+    "values that are closed": ({"enum": [{}, {"a": 1}], "additionalProperties": False}, ["{}"], ['{"a":1}']),
+    "values of named properties": (
+        {"enum": [{"a": 1}, {"a": "x"}, {"b": 1}], "additionalProperties": {"type": "integer"}},
+        ['{"a":1}', '{"b":1}'],
+        ['{"a":"x"}'],
+    ),
     "merged": (
         {"properties": {"a": {"type": "integer"}}, "allOf": [{"properties": {"b": {"enum": [1]}}, "required": ["b"]}]},
         ['{"a":1,"b":1}', '{"b":1}'],
@@ -219,6 +288,26 @@ ENFORCED: dict[str, tuple[Any, list[str], list[str]]] = {
         {"oneOf": [{"properties": {"k": {"const": tag}, tag: True}, "required": ["k"]} for tag in ("x", "y")]},
         ['{"k":"x","x":1}', '{"k":"y"}'],
         ['{"k":"x","y":1}', '{"k":"z"}', '{"x":1}'],
+    ),
+    "one of tagged by default": (
+        {"oneOf": [{"properties": {"k": {"const": tag, "default": tag}, tag: True}} for tag in ("x", "y")]},
+        ['{"k":"x","x":1}', '{"k":"y"}'],
+        ['{"k":"x","y":1}', '{"x":1}', "{}"],
+    ),
+    "one of tagged within one": (
+        {
+            "oneOf": [
+                {"oneOf": [{"properties": {"k": {"const": "x"}, "color": {"const": color}}} for color in ("b", "w")]},
+                {"properties": {"k": {"enum": ["y", "z"]}}},
+            ]
+        },
+        ['{"k":"x","color":"b"}', '{"k":"x","color":"w"}', '{"k":"y"}'],
+        ['{"k":"x"}', '{"color":"b"}', "{}"],
+    ),
+    "one of tagged that lead back": (
+        {"oneOf": [{"properties": {"next": {"$ref": "#"}, "k": {"const": tag}}} for tag in ("x", "y")]},
+        ['{"next":{"k":"y"},"k":"x"}', '{"k":"y"}'],
+        ['{"next":{"k":"y"}}', '{"next":{},"k":"y"}'],
     ),
     "edges": ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0.25", "0.5"], ["0", "0.51", "-1", "0.0"]),
     "digits": ({"minimum": 0.1, "maximum": 0.30000000000000004}, ["0.3", "0.1"], ["0.09", "0.31"]),

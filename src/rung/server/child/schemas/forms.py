@@ -167,7 +167,7 @@ class _Nodes:
                 raise SchemaError(f"`{name}` must be a list of schemas")
             more = self._parts(schema[name], inside) if name == "allOf" else self._choice(name, schema[name], inside)
             found = _all_of(found, more)
-        return found
+        return [part.closed() for part in found] if schema.get("unevaluatedProperties") is False else found
 
     def _choice(self, name: str, schemas: Sequence[Any], inside: tuple[str, ...]) -> list[Part]:
         found, reason = list[Part](), ""
@@ -179,11 +179,29 @@ class _Nodes:
             except Contradiction as error:
                 reason = str(error)
                 continue
-            tag = ((choice, number),) if name == "oneOf" else ()
-            found += [replace(part, chosen=(*part.chosen, *tag)) for part in parts]
+            chosen = ((choice, number),) if name == "oneOf" else ()
+            found += [replace(part, chosen=(*part.chosen, *chosen)) for part in parts]
         if not found:
             raise Contradiction(f"`{name}` has no branch that a value meets: {reason}")
-        return found
+        return self._tagged(found) if name == "oneOf" else found
+
+    def _tagged(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts of a ``oneOf`` so that answers have the property of which each branch lists other values."""
+        objects = [part for part in parts if "object" in part.kinds]
+        able = [name for name in (objects[0].properties if objects else ()) if self._tells_apart(name, objects)]
+        if not able or any(all(name in part.mandatory for part in objects) for name in able):
+            return [*parts]
+        return [replace(part, tags=(*part.tags, able[0])) if "object" in part.kinds else part for part in parts]
+
+    def _tells_apart(self, name: str, parts: Sequence[Part]) -> bool:
+        """Return whether the parts of each branch list values of a property that those of the others do not."""
+        branches = dict[str, int]()
+        for part in parts:
+            _, branch = part.chosen[-1]
+            values = self._values(part, name)
+            if values is None or any(branches.setdefault(each, branch) != branch for each in values):
+                return False
+        return len({*branches.values()}) > 1
 
     def _referred(self, reference: Any) -> Any:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
@@ -214,12 +232,15 @@ class _Nodes:
 
     def _tags(self, part: Part) -> dict[str, frozenset[str]]:
         """Return the properties that every value of a part has and of which the values are listed, with these."""
-        found = {}
-        for name in part.required if part.kinds == {"object"} else ():
-            within = self._known_parts(part.property_schemas(name))
-            if within and all(each.values is not None for each in within):
-                found[name] = frozenset[str]().union(*(each.identities for each in within))
-        return found
+        names = part.mandatory if part.kinds == {"object"} else ()
+        return {name: values for name in names if (values := self._values(part, name)) is not None}
+
+    def _values(self, part: Part, name: str) -> frozenset[str] | None:
+        """Return the values of a property of a part; None where they are not listed."""
+        within = self._known_parts(part.property_schemas(name))
+        if not within or any(each.values is None for each in within):
+            return None
+        return frozenset[str]().union(*(each.identities for each in within))
 
     def _apart(self, one: Part, other: Part, depth: int) -> bool:
         """Return whether no answer of one part, as it is held, is of the other."""
@@ -243,7 +264,7 @@ class _Nodes:
             return False
         if one.values is None and not one.is_open and not set(other.required) <= set(one.properties):
             return True
-        for name in one.required:
+        for name in one.mandatory:
             firsts, seconds = (self._known_parts(each.property_schemas(name)) for each in (one, other))
             if all(self._apart(first, second, depth - 1) for first in firsts for second in seconds):
                 return True
@@ -253,6 +274,7 @@ class _Nodes:
         """Return the parts of what is of all of some schemas, none where these contradict each other."""
         key = tuple(id(each) for each in schemas)  # they live as long as the whole schema does
         if key not in self._compared:
+            self._compared[key] = [Part()]  # for who asks within: any value
             try:
                 self._compared[key] = self._parts(schemas)
             except Contradiction:
@@ -294,13 +316,11 @@ class _Nodes:
         if patterns and len(part.names) > 1:
             raise SchemaError("`patternProperties` cannot be enforced beside properties of `allOf`, `anyOf` or `$ref`")
         named = [*patterns[0].properties] if patterns else part.properties
-        additional = None
-        if part.values is not None:
-            additional = self._node([])
-        elif part.is_open:
-            additional = self._node([each.additional for each in part.names if each.additional is not None])
+        said = [each.additional for each in part.names if each.additional is not None]
+        # values that are listed have the names that they have, where nothing forbids it
+        additional = self._node(said) if part.is_open or (part.values is not None and False not in said) else None
         form = _Form(
-            schema=_listed({"type": "object", "required": [*part.required]}, part, "object"),
+            schema=_listed({"type": "object", "required": [*part.mandatory]}, part, "object"),
             properties={name: self._node(part.property_schemas(name)) for name in named},
             patterns={key: self._node([each]) for names in patterns for key, each in names.patterns.items()},
             additional=additional,
@@ -360,9 +380,9 @@ def _strings(part: Part) -> dict[str, Any]:
 
 def _sized(form: _Form, part: Part) -> Iterator[_Form]:
     """Yield the forms of an object that together have as many properties as is asked for."""
-    optional = [name for name in form.properties if name not in part.required]
-    least, most = max(part.sizes[0] - len(part.required), 0), part.sizes[1]
-    more = None if most is None else most - len(part.required)
+    optional = [name for name in form.properties if name not in part.mandatory]
+    least, most = max(part.sizes[0] - len(part.mandatory), 0), part.sizes[1]
+    more = None if most is None else most - len(part.mandatory)
     if more is not None and (more < least or more < 0):
         raise Contradiction("`required` or `minProperties` asks for more than `maxProperties`")
     if part.values is not None or (not least and more is None):
@@ -388,7 +408,7 @@ def _sized_open(form: _Form, part: Part, least: int, more: int | None, optional:
         )
     if more == 0:
         return replace(form, additional=None, patterns={})
-    limits = {"minProperties": len(part.required) + least} if least else {}
+    limits = {"minProperties": len(part.mandatory) + least} if least else {}
     limits |= {} if part.sizes[1] is None else {"maxProperties": part.sizes[1]}
     return replace(form, schema=form.schema | limits)
 

@@ -33,7 +33,7 @@ SPOKEN = {
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
     **dict.fromkeys(("minItems", "maxItems", "items", "prefixItems", "additionalItems"), "array"),
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
-    **dict.fromkeys(("minProperties", "maxProperties"), "object"),
+    **dict.fromkeys(("minProperties", "maxProperties", "unevaluatedProperties"), "object"),
 }
 #: Keywords that ask for what an answer cannot be held to while it is written.
 UNHELD = (
@@ -52,11 +52,13 @@ class Contradiction(Exception):
 
 @dataclass(frozen=True)
 class Names:
-    """The rules of one schema for the properties of an object."""
+    """The rules of one schema for the properties of an object. ``evaluates`` says whether ``unevaluatedProperties``
+    leaves the properties that it names alone."""
 
     properties: Mapping[str, Any] = field(default_factory=dict)
     patterns: Mapping[str, Any] = field(default_factory=dict)
     additional: Any = None
+    evaluates: bool = True
 
     def of(self, name: str) -> list[Any]:
         """Return the schemas that it has for a property, in a list that may be empty."""
@@ -76,7 +78,8 @@ class Items:
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """Keywords that hold together. ``values`` are all that the value may be, if they are listed; ``spoken`` are the
-    kinds that keywords speak of; ``chosen`` says which branch of a ``oneOf``, by the number of that."""
+    kinds that keywords speak of; ``chosen`` says which branch of a ``oneOf``, by the number of that; ``tags`` are the
+    properties that answers have, and other values need not, so that these branches are apart."""
 
     types: frozenset[str] = frozenset(TYPES)
     named: bool = False
@@ -96,6 +99,7 @@ class Part:
     names: tuple[Names, ...] = ()
     required: tuple[str, ...] = ()
     chosen: tuple[tuple[int, int], ...] = ()
+    tags: tuple[str, ...] = ()
 
     @cached_property
     def kinds(self) -> frozenset[str]:
@@ -108,6 +112,11 @@ class Part:
         return frozenset(identity(each) for each in self.values or ())
 
     @cached_property
+    def mandatory(self) -> tuple[str, ...]:
+        """Return the names of properties that every answer has."""
+        return tuple(dict.fromkeys(self.required + self.tags))
+
+    @cached_property
     def properties(self) -> list[str]:
         """Return the names of properties that schemas name, in their order."""
         return list(dict.fromkeys([*(name for each in self.names for name in each.properties), *self.required]))
@@ -117,6 +126,18 @@ class Part:
         """Return whether objects have properties that nobody names: where a schema says so, or none names any."""
         said = [each.additional for each in self.names if each.additional is not None]
         return False not in said if said else not self.names and not self.required
+
+    def closed(self) -> Part:
+        """Return the part of which objects have no properties but those that its schemas name, as
+        ``unevaluatedProperties: false`` asks for."""
+        evaluating = [each for each in self.names if each.evaluates]
+        if any(each.additional not in (None, False) for each in evaluating):
+            return self
+        if len(self.names) == 1 == len(evaluating):
+            return replace(self, names=(replace(evaluating[0], additional=False),))
+        properties = dict.fromkeys((name for each in evaluating for name in each.properties), True)
+        patterns = dict.fromkeys((key for each in evaluating for key in each.patterns), True)
+        return replace(self, names=(*self.names, Names(properties, patterns, additional=False)))
 
     def property_schemas(self, name: str) -> list[Any]:
         """Return the schemas that a property must be of."""
@@ -152,6 +173,7 @@ def merged(one: Part, other: Part) -> Part:
         names=one.names + other.names,
         required=tuple(dict.fromkeys(one.required + other.required)),
         chosen=one.chosen + other.chosen,
+        tags=tuple(dict.fromkeys(one.tags + other.tags)),
     )
 
 
