@@ -22,6 +22,7 @@ from itertools import combinations, permutations
 from typing import Any
 from urllib.parse import unquote
 
+from rung.server.child.schemas.names import named
 from rung.server.child.schemas.numbers import numbers
 from rung.server.child.schemas.parts import (
     TYPES,
@@ -152,9 +153,15 @@ class _Nodes:
             raise Contradiction("a schema is false, which no value meets")
         if not isinstance(schema, dict):
             raise SchemaError("a schema must be an object or a truth value")
-        if "$id" in schema and schema is not self._schema:
+        is_anchor = str(schema.get("$id") or "#").startswith("#")  # that of draft 4; else references begin there
+        if schema is not self._schema and not is_anchor:
             raise SchemaError("`$id` within a schema is not followed")
+        schema = {name: each for name, each in schema.items() if each is not None or name == "const"}
         found = [part_of(schema)]
+        if "propertyNames" in schema:
+            allowed = self._known_parts([schema["propertyNames"]])
+            self._refuse_overlaps(allowed)
+            found = [named(found[0], allowed)]
         if "$ref" in schema:
             reference = schema["$ref"]
             if reference in inside:
@@ -204,6 +211,11 @@ class _Nodes:
         return len({*branches.values()}) > 1
 
     def _referred(self, reference: Any) -> Any:
+        own = self._schema.get("$id") if isinstance(self._schema, dict) else None
+        if own and isinstance(own, str) and isinstance(reference, str):
+            own = own.removesuffix("#")
+            if own and (reference == own or reference.startswith(f"{own}#")):
+                reference = reference.removeprefix(own) or "#"
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             raise SchemaError(f"`$ref` {reference!r} does not begin with #/, and nothing is fetched")
         found = self._schema

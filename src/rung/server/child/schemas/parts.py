@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from rung.server.child.schemas.texts import FORMATS, PatternError, portable
+from rung.server.child.schemas.texts import EXACT_FORMATS, FORMATS, UNHELD_FORMATS, PatternError, portable
 
 #: The kinds of values; a number is an integer or has a fraction.
 TYPES = ("null", "boolean", "integer", "fraction", "string", "array", "object")
@@ -33,11 +33,11 @@ SPOKEN = {
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
     **dict.fromkeys(("minItems", "maxItems", "items", "prefixItems", "additionalItems"), "array"),
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
-    **dict.fromkeys(("minProperties", "maxProperties", "unevaluatedProperties"), "object"),
+    **dict.fromkeys(("minProperties", "maxProperties", "unevaluatedProperties", "propertyNames"), "object"),
 }
 #: Keywords that ask for what an answer cannot be held to while it is written.
 UNHELD = (
-    *("not", "if", "contains", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies"),
+    *("not", "if", "contains", "dependentRequired", "dependentSchemas", "dependencies"),
     *("unevaluatedItems", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"),
 )
 
@@ -268,11 +268,19 @@ def _refuse_unwritable(value: Any, keyword: str) -> None:
         if any((each < " " and each not in "\b\f\n\r\t") or each == "\x7f" for each in value):
             raise SchemaError(f"`{keyword}` has a control character, which answers do not have")
     elif isinstance(value, int | float) and not abs(value) <= MOST_INTEGER:
-        raise SchemaError(f"`{keyword}` has a number beyond {MOST_INTEGER:,}, which readers of JSON round")
-    elif isinstance(value, float):
-        _, digits, exponent = Decimal(str(value)).as_tuple()
-        if len(digits) > MOST_DIGITS or int(exponent) < -_MOST_BEHIND:
-            raise SchemaError(f"`{keyword}` has a number of more than {MOST_DIGITS} digits")
+        if isinstance(value, float) or abs(value) >= 2**63 or int(float(value)) != value:
+            raise SchemaError(f"`{keyword}` has a number beyond {MOST_INTEGER:,}, which readers of JSON round")
+    elif isinstance(value, float) and not _is_kept(value):
+        raise SchemaError(f"`{keyword}` has a number of more than {MOST_DIGITS} digits, which is rounded")
+
+
+def _is_kept(value: float) -> bool:
+    """Return whether a fraction is written as it is: llguidance reads its digits, then where the point is."""
+    _, digits, exponent = Decimal(str(abs(value))).as_tuple()
+    whole, behind = int("".join(map(str, digits))), -int(exponent)
+    if len(digits) > MOST_DIGITS + 2 or behind > _MOST_BEHIND:
+        return False
+    return behind <= 0 or float(whole) / 10.0**behind == abs(value)
 
 
 def _bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,10 +337,14 @@ def _patterns(schema: Mapping[str, Any], part: Part) -> Iterator[str]:
             raise SchemaError(f"`{name}` must be a text")
     if "pattern" in schema:
         yield _portable(schema["pattern"], "pattern")
-    if "format" in schema and "string" in part.kinds:
-        if (known := FORMATS.get(schema["format"])) is None:
-            raise SchemaError(f"`format` {schema['format']!r} cannot be enforced; known are {', '.join(FORMATS)}")
-        yield known
+    form = schema.get("format")
+    if form is None or "string" not in part.kinds:
+        return
+    # other formats are notes for readers; of values that are listed the schema says itself that they are of it
+    if part.values is None and form in UNHELD_FORMATS:
+        raise SchemaError(f"`format` {form!r} cannot be enforced; known are {', '.join(FORMATS)}")
+    if form in FORMATS and (part.values is None or form in EXACT_FORMATS):
+        yield FORMATS[form]
 
 
 def _portable(pattern: str, keyword: str) -> str:

@@ -162,12 +162,15 @@ _IPV6 = "|".join(
         f"(?:{_GROUP16}:){{7}}:",
     ]
 )
-_LABEL = "[0-9A-Za-z](?:-?[0-9A-Za-z]){0,30}"
-_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
-_ATOM = r"[0-9A-Za-z!#$%&'*+/=?\^_`{|}~\-]{1,31}"
+_LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z\-]{0,24}[0-9A-Za-z])?"
+#: A first label of up to 60 characters and seven of up to 26 are short enough for a name.
+_HOST = rf"[0-9A-Za-z](?:[0-9A-Za-z\-]{{0,58}}[0-9A-Za-z])?(?:\.{_LABEL}){{0,7}}"
+_ATOM = r"[0-9A-Za-z!#$%&'*+/=?\^_`{|}~\-]{1,15}"
 _FREE = rf"(?:[0-9A-Za-z\-._~!$&'()*+,;=:@]|%{_HEX}{{2}})"
+_USER = rf"(?:[0-9A-Za-z\-._~!$&'()*+,;=:]|%{_HEX}{{2}})*"
+_REGISTERED, _PORT = r"[0-9A-Za-z_](?:[0-9A-Za-z\-._]{0,251}[0-9A-Za-z_])?", "(?:[1-5][0-9]{4}|[0-9]{1,4})"
 _URI = (
-    rf"[A-Za-z][0-9A-Za-z+.\-]*:(?://(?:{_HOST}|(?:{_OCTET}\.){{3}}{_OCTET})(?::[0-9]{{1,4}})?(?:/{_FREE}*)*"
+    rf"[A-Za-z][0-9A-Za-z+.\-]*:(?://(?:{_USER}@)?(?:{_REGISTERED}|\[(?:{_IPV6})\])(?::{_PORT})?(?:/{_FREE}*)*"
     rf"|/(?:{_FREE}+(?:/{_FREE}*)*)?|{_FREE}+(?:/{_FREE}*)*)(?:\?(?:{_FREE}|[/?])*)?(?:#(?:{_FREE}|[/?])*)?"
 )
 
@@ -176,12 +179,22 @@ _FORMATS = {
     "time": _TIME,
     "date-time": f"{_DATE}T{_TIME}",
     "duration": f"P(?:{_DAYS}(?:{_HOURS})?|{_HOURS}|{_NUMBER}W)",
-    "email": rf"{_ATOM}(?:\.{_ATOM})?@{_HOST}",
+    "email": rf"{_ATOM}(?:\.{_ATOM}){{0,3}}@{_HOST}",
     "hostname": _HOST,
     "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
     "ipv6": _IPV6,
     "uri": _URI,
     "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    **{
+        f"uuid{version}": f"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}"
+        for version in range(1, 9)
+    },
 }
 #: Formats as patterns. Some valid texts are left out, as a time of day with a second too many.
 FORMATS = {name: f"^(?:{pattern})$" for name, pattern in _FORMATS.items()}
+#: Those of which no valid text is left out, and those that validators check and no pattern here keeps.
+EXACT_FORMATS = ("date", "ipv4", "uuid")
+UNHELD_FORMATS = (
+    *("idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template"),
+    *("json-pointer", "relative-json-pointer", "regex", "color", "host-name", "ip-address"),
+)
