@@ -150,6 +150,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "format": ({"type": "string", "format": "iri"}, "`format` 'iri' cannot be enforced"),
     "format, within": ({"items": {"type": "string", "format": "regex"}}, "`format` 'regex' cannot be enforced"),
+    "pattern that has no end": ({"pattern": "("}, "a `pattern` or regular expression of it is none: unclosed group"),
+    "pattern of an alphabet": ({"pattern": r"\p{Script=Greek}"}, r"`pattern` '\\p{Script=Greek}'"),
     "pattern that looks ahead": ({"pattern": "(?=a)b"}, "`pattern` '(?=a)b'"),
     "pattern with a flag": ({"pattern": "(?i)a"}, "`pattern` '(?i)a'"),
     "pattern with words": ({"pattern": r"\bword\b"}, r"`pattern` '\\bword\\b'"),
@@ -423,6 +425,11 @@ ENFORCED: dict[str, tuple[Any, list[str], list[str]]] = {
     ),
     "anything but ends of lines": ({"type": "string", "pattern": "^.$"}, ['"a"', '"é"'], ['"\\r"', '"\u2028"', '""']),
     "classes": ({"type": "string", "pattern": r"^[[a]\d$"}, ['"a1"', '"[1"'], ['"ab"', '"a\u0663"', '"]1"']),
+    "letters of all alphabets": (
+        {"type": "string", "pattern": r"^\p{Lu}[\p{Ll}\d']*[^\p{L}]$"},
+        ['"Äß1."', '"Я\'-"'],
+        ['"ä."', '"Äß"', '"Ä_x"', '"p{Lu}."'],
+    ),
     "no letters": ({"type": "string", "pattern": r"^\W$"}, ['"-"'], ['"é"', '"a"', '"_"']),
     "either": ({"type": "string", "pattern": "^a|b$"}, ['"ab"', '"ax"', '"xb"'], ['"xx"', '"ba"']),
     "tree": (

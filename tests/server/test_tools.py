@@ -232,6 +232,24 @@ def test_tools_that_make_no_sense_are_refused(server, more):
     assert server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 4, **more})[0] == 400
 
 
+def test_arguments_are_objects(server):
+    """A schema that says nothing of its kind is of an object; one of another kind is refused by name."""
+
+    def call(**parameters):
+        tools = [{"type": "function", "function": {"name": "go", "parameters": parameters}}]
+        request = {"messages": HELLO, "tools": tools, "tool_choice": "required", "max_tokens": 60, "temperature": 3}
+        return server.call("/v1/chat/completions", request)[:2]
+
+    for parameters in ({"enum": [1, {}]}, {"enum": [1, {}], "type": ["integer", "object"]}):
+        status, answer = call(**parameters)
+        assert status == 200, answer
+        assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
+    status, answer = call(type="array")
+    assert (status, "'go' must be of an object" in answer["error"]["message"]) == (400, True)
+    status, answer = call(**{"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}})
+    assert (status, "cannot be object and array" in answer["error"]["message"]) == (400, True)
+
+
 def test_a_template_that_knows_tools_gets_them_and_another_has_them_described():
     source = (
         "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"

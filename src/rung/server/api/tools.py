@@ -103,10 +103,19 @@ def call_grammar(tools: Sequence[Tool], choice: Choice | None) -> Grammar | None
     calls = []
     for number, each in enumerate(listed):
         pointer = "#/properties/arguments" if len(listed) == 1 else f"#/anyOf/{number}/properties/arguments"
-        schema = {key: value for key, value in each.schema.items() if key != "$id"}
-        fields = {"name": {"const": each.name}, "arguments": _moved(schema, pointer)}
+        fields = {"name": {"const": each.name}, "arguments": _moved(_arguments(each), pointer)}
         calls.append({"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False})
     return schema_grammar(calls[0] if len(calls) == 1 else {"anyOf": calls})
+
+
+def _arguments(function: Function) -> dict[str, Any]:
+    """Return the schema of a function without its name, of objects only. Raises ``ApiError`` where it is of others."""
+    schema = {key: value for key, value in function.schema.items() if key != "$id"}
+    kinds = schema.get("type") or "object"
+    if kinds != "object" and "object" not in (kinds if isinstance(kinds, list) else ()):
+        message = f"The parameters of {function.name!r} must be of an object: their `type` is {kinds!r}."
+        raise ApiError(400, message, param="tools", code="invalid_value")
+    return {**schema, "type": "object"}
 
 
 #: Keywords whose values are no schemas, and those whose values are schemas by names that are no keywords.

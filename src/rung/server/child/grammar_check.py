@@ -8,6 +8,7 @@ A request is ``{"kind", "text", "seconds"}``, an answer ``{"grammar"}`` in llgui
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import llguidance
@@ -30,6 +31,8 @@ _REASONS = {
     "lookarounds not supported": "^, $ or an edge of words within a `pattern` or regular expression cannot be enforced",
     "patternProperty regexes": "`patternProperties` cannot be enforced where two patterns may be of one name",
 }
+#: What is wrong with a regular expression; it stands below what was read of that.
+_WRONG_PATTERN = re.compile(r"regex parse error:.*?\nerror: ([^\n]+)", re.DOTALL)
 _END = 256
 #: Tokens of an answer of which the masks are computed, too.
 _WALK = 64
@@ -63,11 +66,13 @@ def _compiled(kind: str, text: str) -> str:
             break
         matcher.try_consume_tokens([able[step * 7919 % len(able)]])
     if matcher.is_error():
-        raise ValueError(_reason(matcher.get_error()))
+        raise ValueError(matcher.get_error())
     return str(found)
 
 
 def _reason(error: str) -> str:
+    if (wrong := _WRONG_PATTERN.search(error)) is not None:
+        return f"a `pattern` or regular expression of it is none: {wrong[1]}"
     return next((words for begun, words in _REASONS.items() if error.startswith(begun)), error)
 
 
@@ -76,4 +81,4 @@ def answer(request: dict[str, str]) -> dict[str, str]:
     try:
         return {"grammar": _compiled(request["kind"], request["text"])}
     except ValueError as error:
-        return {"error": str(error)}
+        return {"error": _reason(str(error))}

@@ -31,6 +31,8 @@ _ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u(?!d[89a-f])[0-9A-Fa-f]{4}|[tnrfv]|
 _CONTROL = re.compile(
     r"\\(?:x0[0-7bef]|x1.|x7f|u000[0-7bef]|u001.|u007f|v)|[\x00-\x07\x0b\x0e-\x1f\x7f]", re.IGNORECASE
 )
+#: Categories of Unicode, which JavaScript and Rust know by the same names; Python's own expressions have none.
+_CATEGORY = re.compile(r"\\[pP]\{(?:L[ultmo]?|M[nce]?|N[dlo]?|P[cdseifo]?|S[mcko]?|Z[slp]?)\}")
 _COUNT = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 _GROUP = re.compile(r"\((?:\?:|\?P?<[A-Za-z_][0-9A-Za-z_]*>|(?!\?))")
 
@@ -62,6 +64,8 @@ def _piece(rest: str) -> tuple[str, int, bool]:
     if rest[0] == "\\":
         if rest[1:2] in _CLASSES:
             return f"[{_CLASSES[rest[1]][0]}]", 2, False
+        if (category := _CATEGORY.match(rest)) is not None:
+            return category[0], category.end(), False
         return (*_literal(rest), False)
     if rest[0] == "[":
         return (*_class(rest), False)
@@ -111,6 +115,10 @@ def _class(rest: str) -> tuple[str, int]:
             found.append(_CLASSES[rest[index + 1]][negated])
             letters.add(rest[index + 1])
             index, may_range = index + 2, False
+            continue
+        if (category := _CATEGORY.match(rest, index)) is not None:
+            found.append(category[0])
+            index, may_range = category.end(), False
             continue
         if rest[index] == "-" and may_range and rest[index + 1 : index + 2] not in ("]", ""):
             if rest[index + 1] == "\\" and rest[index + 2 : index + 3] in _CLASSES:
