@@ -82,9 +82,6 @@ if TYPE_CHECKING:
 
 #: Threads that prepare requests.
 _PREPARING = 2
-#: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
-#: threads that prepare requests keep (``benchmarks/server/hostile.py``).
-_REQUESTS = 64 * 2**20
 #: Seconds that a step waits at most for messages to be handled, and in which their thread can go on.
 _SETTLE_SECONDS, _GIVE_WAY_SECONDS = 0.02, 0.00005
 #: Exit status where a process cannot go on: a new one may.
@@ -481,7 +478,7 @@ def _info(model: Model, adapters: ScaledAdapters, rights: str) -> protocol.Model
         context=plan.context,
         parallel=1 if encodes else model.scheduler.parallel,
         vocabulary=model.tokenizer.size,
-        memory=int(model.report.predicted["memory_bytes"]) + _REQUESTS,
+        memory=int(model.report.predicted["memory_bytes"]) + reports.REQUESTS_BYTES,
         chats=not encodes and bool(model.card.chat_template),
         writes=not encodes,
         family=model.card.decoder.model_type if isinstance(model.card, ModelCard) else "",
@@ -512,7 +509,7 @@ def _load(
     """Load a model. A card that is simulated is until ``simulations`` ends."""
 
     def wait_for_room(plan: Plan, devices: Sequence[Device]) -> None:
-        more = {"cpu": _REQUESTS}
+        more = {"cpu": reports.REQUESTS_BYTES}
         channel.send(Planned({each.device: each.memory.most + more.get(each.device, 0) for each in plan.placements}))
         if not isinstance(next(messages, None), Proceed):
             os._exit(0)  # nobody wants it any more
@@ -528,7 +525,7 @@ def _load(
     model = load(
         message.model,
         **options,
-        reserved=_REQUESTS,
+        reserved=reports.REQUESTS_BYTES,
         split=Split(message.layers, machines.forward, message.stages) if message.layers else None,
         progress=lambda label, done, total: channel.send(Progress(label, done, total)),
         on_note=lambda text: channel.send(Note(text)),
@@ -558,7 +555,7 @@ def _within(channel: Channel, model: str, max_kl: float, options: Mapping[str, A
     def progress(label: str, done: int, total: int) -> None:
         channel.send(Progress(label, done, total))
 
-    found = choose_within(model, max_kl, {**options, "reserved": _REQUESTS}, progress)
+    found = choose_within(model, max_kl, {**options, "reserved": reports.REQUESTS_BYTES}, progress)
     channel.send(Note(found.words))
     return found.changes
 

@@ -13,6 +13,10 @@ from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.server.child.machines import STAGE_LOST
 from rung.server.protocol import Failed, Finished, Generate, PromptRead, Times
 
+#: Bytes that requests take beside the plan of a model: forms of answers, the process that compiles them, and what the
+#: threads that prepare requests keep (``benchmarks/server/hostile.py``).
+REQUESTS_BYTES = 64 * 2**20
+
 
 def times_of(generation: Generation) -> Times:
     """Return tokens and seconds of an answer so far."""
@@ -36,6 +40,16 @@ def nothing_read(first: PromptRead) -> PromptRead:
     )
 
 
+def _served(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of an answer with the memory that is planned for a process that serves: what is measured is of
+    all its requests."""
+    predicted = report["predicted"]
+    return {
+        **report,
+        "predicted": {**predicted, "memory_bytes": predicted["memory_bytes"] + REQUESTS_BYTES},
+    }
+
+
 def finished(message: Generate, index: int, slot: int, generation: Generation, tokenizer: Tokenizer) -> Finished:
     """Return the end of an answer, with the details of ``Generate.details``; control tokens of its prompt have their
     names."""
@@ -52,7 +66,7 @@ def finished(message: Generate, index: int, slot: int, generation: Generation, t
         prompt_seconds=sequence.seconds["prefill"],
         seconds=sequence.seconds["decode"],
         seed=result.get("seed"),
-        report=result["report"],
+        report=_served(result["report"]),
         settings=_settings(generation) if message.details else {},
         prompt=tokenizer.decode(sequence.ids[: sequence.prompt], special=True) if message.details else "",
         end_token=_end_token(generation, tokenizer) if message.details else None,
