@@ -24,7 +24,7 @@ from tests.emulation.guest import SOCKET
 pytestmark = pytest.mark.slow
 NAMES = [name for name, _ in checks.checks()]
 #: Seconds that the checks of one processor may take.
-LIMIT = 1200
+LIMIT = 2400
 Results = dict[str, Any]
 
 
