@@ -74,6 +74,13 @@ def test_modules_of_another_release_lie_beside_those_of_this_one(wheels, tmp_pat
     assert sys.path[:2] == [os.path.join("/folder", each) for each in ("program", "packages")]
 
 
+def test_offline_fetches_nothing(tmp_path, rung):
+    said = rung("bundle", "demo", str(tmp_path / "demo.pyz"), "--any-python", "--offline")
+    assert said.code != 0
+    assert "--offline forbids it" in said.err
+    assert not (tmp_path / "demo.pyz").exists()
+
+
 def test_without_pip_is_refused(tmp_path, monkeypatch):
     from rung.core.errors import SoftwareMissing
 

@@ -56,7 +56,8 @@ def of_other_releases(
         try:
             files = _fetched(built, release, folder / release_name(release))
         except DownloadError as error:
-            problems.append(str(error))
+            reason = " ".join(error.facts)
+            problems.append(f"The bundle has no packages for Python {release_name(release)}: {reason}")
             continue
         found += [(name, path) for name, path in files if name not in known]
         known |= {name for name, _ in files}

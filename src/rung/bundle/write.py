@@ -196,19 +196,14 @@ def write_bundle(
         check_possible()
     packages = needed()
     _check_room(out, model)
-    with (
-        writing(out),
-        tempfile.TemporaryDirectory() as fetched,
-        written_whole(out) as temporary,
-        open(temporary, "r+b") as file,
-    ):
+    with writing(out), written_whole(out) as temporary, open(temporary, "r+b") as file:
         file.seek(BUNDLE_ALIGNMENT)
         sha256 = copy_model(model, file, lambda done, total: progress("copying", done, total))
         line = model_line(model.size, sha256)
-        files, releases = _program(packages, options, Path(fetched), progress, on_note)
+        files = members(packages)
         libraries = {name.name: path for name, path in files if name.parts[0] == "libraries"}
-        settings = _settings(model, options, sorted(libraries), releases)
-        settings["packages"] = _append(file, files, progress)
+        settings = _settings(model, options, sorted(libraries))
+        settings |= _append_packages(file, packages, files, options, progress, on_note)
         texts, shell_of = library_licenses(libraries.values()), None
         if options.with_python:
             python = interpreter_files(compiled(files))
@@ -226,18 +221,28 @@ def write_bundle(
     return Written(out, total, model.size, unpacked, options.with_python)
 
 
-def _program(
-    packages: Sequence[Package], options: Options, folder: Path, progress: Progress, on_note: Callable[[str], None]
-) -> tuple[list[Member], list[tuple[int, int]]]:
-    """Return the files of rung and its packages, and the releases of Python that they are for; those of others than
-    this one are fetched into ``folder``."""
-    files, releases = members(packages), [sys.version_info[:2]]
-    if options.any_python:
-        more, whole, problems = of_other_releases(packages, files, folder, progress)
-        files, releases = files + more, sorted(releases + whole)
-        for problem in problems:
-            on_note(problem)
-    return files, releases
+def _append_packages(
+    file: IO[bytes],
+    packages: Sequence[Package],
+    files: Sequence[Member],
+    options: Options,
+    progress: Progress,
+    on_note: Callable[[str], None],
+) -> dict[str, Any]:
+    """Append rung and its packages, also those for other releases of Python where ``options`` want them; return the
+    settings that say where they are and for which Pythons."""
+    releases, more = [sys.version_info[:2]], list[Member]()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.any_python:
+            more, whole, problems = of_other_releases(packages, files, Path(folder), progress)
+            releases = sorted(releases + whole)
+            for problem in problems:
+                on_note(problem)
+        return {
+            "packages": _append(file, [*files, *more], progress),
+            "extensions": [extension_of(each) for each in releases],
+            "made_for": f"Python {', '.join(map(release_name, releases))} on {sysconfig.get_platform()}",
+        }
 
 
 def _write_head(file: IO[bytes], line: str, shell: str = "") -> None:
@@ -293,18 +298,13 @@ def _append(file: IO[bytes], found: Sequence[Member], progress: Progress) -> dic
     return {"begin": begin, **asdict(write_archive(file, found, lambda done: progress("packing", done, total)))}
 
 
-def _settings(
-    model: BundledModel, options: Options, libraries: Sequence[str], releases: Sequence[tuple[int, int]]
-) -> dict[str, Any]:
-    """Return the settings that the program of the bundle reads; the offsets of its parts are added later. ``releases``
-    of Python have packages in it."""
+def _settings(model: BundledModel, options: Options, libraries: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that the program of the bundle reads; what its parts are is added later."""
     return {
         "name": model.name,
         "version": __version__,
         "cache": CACHE.variable,
         "libraries": libraries,
-        "extensions": [extension_of(each) for each in releases],
-        "made_for": f"Python {', '.join(map(release_name, releases))} on {sysconfig.get_platform()}",
         "interpreter": f"python{sys.version_info[0]}.{sys.version_info[1]}",
         "modules": NEEDED,
         "options": options.of_commands(model.name),

@@ -266,6 +266,12 @@ def _choices(answers: Answers, tools: Sequence[Tool], piece: Callable[[int, str]
     return choices
 
 
+def _cost(answers: Answers, ends: list[Finished]) -> dict[str, Any]:
+    """Return the usage and times of answers, and the facts of what computed them."""
+    usage = usage_of(answers.prompt_tokens, ends)
+    return {"usage": usage, "timings": timings(ends[-1].times), "rung": answers.rung(ends)}
+
+
 async def _chunks(
     answers: Answers, head: dict[str, Any], tools: Sequence[Tool], with_usage: bool
 ) -> AsyncGenerator[bytes]:
@@ -279,13 +285,10 @@ async def _chunks(
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return event({**head, "choices": [choice], **more, **extra})
 
-    def piece(index: int, text: str) -> bytes:
-        return chunk(index, {"content": text})
-
     ends: list[Finished] = []
     try:
         await answers.begun()
-        choices = _choices(answers, tools, piece)
+        choices = _choices(answers, tools, lambda index, text: chunk(index, {"content": text}))
         for index in range(len(choices)):
             yield chunk(index, {"role": "assistant", "content": None})
         async for each in answers.all_events():
@@ -305,8 +308,7 @@ async def _chunks(
                         yield chunk(each.index, delta, None, chat_logprobs(entries))
                     yield chunk(each.index, {}, choices[each.index].reason(each))
         if with_usage:
-            cost = {"usage": usage_of(answers.prompt_tokens, ends), "timings": timings(ends[-1].times)}
-            yield event({**head, "choices": [], **cost, "rung": answers.rung(ends)})
+            yield event({**head, "choices": [], **_cost(answers, ends)})
         yield DONE
     except ApiError as error:
         yield event(openai_error(error))

@@ -48,7 +48,7 @@ def _restrict(_signal: int, info: int, _context: int) -> None:
 
 def restrict_other_threads(ruleset: int) -> int:
     """Restrict all threads but this one by the file descriptor of a Landlock ruleset; return how many are not, as they
-    could not be told or did not answer in time. Raises ``OSError`` where none can be told."""
+    could not be signaled or did not answer in time. Raises ``OSError`` where none can be signaled."""
     if (numbers := _NUMBERS.get(platform.machine())) is None:
         raise OSError(errno.ENOSYS, f"no table of system calls for {platform.machine()}")
     compile_apart((_restrict,))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rung.cli import options
+from rung.core.errors import UsageError
 from rung.core.text import quoted, size
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def bundle(
     from rung.cli.views.output import bar, note, print_json
     from rung.conversion.resumable_writer import check_new
     from rung.models.lookup import find_card
+
+    if any_python and offline:
+        raise UsageError(
+            "--any-python has pip fetch packages, and --offline forbids it.",
+            [],
+            ["the same command without --offline", "the same command without --any-python"],
+            code="options-exclude-each-other",
+        )
 
     def show(text: str) -> None:
         if not (quiet or json):

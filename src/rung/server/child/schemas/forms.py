@@ -1,4 +1,4 @@
-"""JSON schemas as answers are held to them: rewritten so that what llguidance lets through is always valid.
+"""JSON schemas, rewritten so that every answer that llguidance lets through is valid.
 
 llguidance writes keywords one after the other and forgets: it does not keep names of properties apart, and an escape
 may hide one. So a schema becomes nodes, each a choice of forms of one value, in which
@@ -91,7 +91,7 @@ class _Node:
 
 
 def enforceable_schema(text: str) -> str:
-    """Return a schema that llguidance can hold answers to, all of which are valid. Raises ``SchemaError``."""
+    """Return a schema that llguidance can enforce, and whose answers are all valid. Raises ``SchemaError``."""
     try:
         root = json.loads(text)
         nodes = _Nodes(root)
@@ -255,7 +255,7 @@ class _Nodes:
         return frozenset[str]().union(*(each.identities for each in within))
 
     def _apart(self, one: Part, other: Part, depth: int) -> bool:
-        """Return whether no answer of one part, as it is held, is of the other."""
+        """Return whether no answer of one part, which has its kinds and names alone, is of the other."""
         if one.values is not None and other.values is not None and one.identities.isdisjoint(other.identities):
             return True
         return all(self._kind_apart(kind, one, other, depth) for kind in one.kinds & other.types)
@@ -316,8 +316,8 @@ class _Nodes:
             schema["maxItems"] = most
         first = []
         for index in range(max((len(each.first) for each in part.items), default=0)):
-            said = [each.first[index] if index < len(each.first) else each.others for each in part.items]
-            first.append(self._node([each for each in said if each is not None]))
+            rules = [each.first[index] if index < len(each.first) else each.others for each in part.items]
+            first.append(self._node([each for each in rules if each is not None]))
         others = None
         if most is None or most > len(first):
             others = self._node([each.others for each in part.items if each.others is not None])
@@ -328,9 +328,9 @@ class _Nodes:
         if patterns and len(part.names) > 1:
             raise SchemaError("`patternProperties` cannot be enforced beside properties of `allOf`, `anyOf` or `$ref`")
         named = [*patterns[0].properties] if patterns else part.properties
-        said = [each.additional for each in part.names if each.additional is not None]
+        rules = [each.additional for each in part.names if each.additional is not None]
         # values that are listed have the names that they have, where nothing forbids it
-        additional = self._node(said) if part.is_open or (part.values is not None and False not in said) else None
+        additional = self._node(rules) if part.is_open or (part.values is not None and False not in rules) else None
         form = _Form(
             schema=_listed({"type": "object", "required": [*part.mandatory]}, part, "object"),
             properties={name: self._node(part.property_schemas(name)) for name in named},
@@ -358,7 +358,7 @@ def _all_of(one: Sequence[Part], other: Sequence[Part]) -> list[Part]:
 
 def _groups(part: Part) -> list[str]:
     """Return the kinds of values that a part lets through, integers and fractions as one, or all as one."""
-    if part.kinds == set(TYPES) and not part.spoken and part.values is None:
+    if part.kinds == set(TYPES) and not part.applies_to and part.values is None:
         return ["any"]
     names = ["number" if kind in ("integer", "fraction") else kind for kind in TYPES if kind in part.kinds]
     return list(dict.fromkeys(names))
@@ -391,12 +391,12 @@ def _strings(part: Part) -> dict[str, Any]:
 
 
 def _sized(form: _Form, part: Part) -> Iterator[_Form]:
-    """Yield the forms of an object that together have as many properties as is asked for."""
+    """Yield the forms of an object that together have from ``minProperties`` to ``maxProperties`` properties."""
     optional = [name for name in form.properties if name not in part.mandatory]
     least, most = max(part.sizes[0] - len(part.mandatory), 0), part.sizes[1]
     more = None if most is None else most - len(part.mandatory)
     if more is not None and (more < least or more < 0):
-        raise Contradiction("`required` or `minProperties` asks for more than `maxProperties`")
+        raise Contradiction("`required` or `minProperties` needs more than `maxProperties`")
     if part.values is not None or (not least and more is None):
         yield form
     elif form.additional is not None or form.patterns:

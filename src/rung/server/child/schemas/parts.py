@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from rung.server.child.schemas.texts import EXACT_FORMATS, FORMATS, UNHELD_FORMATS, PatternError, portable
+from rung.server.child.schemas.texts import EXACT_FORMATS, FORMATS, UNENFORCEABLE_FORMATS, PatternError, portable
 
 #: The kinds of values; a number is an integer or has a fraction.
 TYPES = ("null", "boolean", "integer", "fraction", "string", "array", "object")
@@ -25,25 +25,25 @@ MOST_INTEGER = 2**53 - 1
 MOST_DIGITS, _MOST_BEHIND = 15, 22
 #: Numbers from here on are no bounds.
 _UNBOUNDED = 1e300
-#: Items and properties, and characters, at most that a schema may ask for.
+#: Items and properties, and characters, at most that a schema may require.
 _MOST_COUNT, _MOST_LENGTH = 4096, 2**16
-#: Which kind of value a keyword speaks of.
-SPOKEN = {
+#: The kind of value that a keyword applies to.
+APPLIES_TO = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
     **dict.fromkeys(("minItems", "maxItems", "items", "prefixItems", "additionalItems"), "array"),
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
     **dict.fromkeys(("minProperties", "maxProperties", "unevaluatedProperties", "propertyNames"), "object"),
 }
-#: Keywords that ask for what an answer cannot be held to while it is written.
-UNHELD = (
+#: Keywords that cannot be enforced while an answer is written.
+UNENFORCEABLE = (
     *("not", "if", "contains", "dependentRequired", "dependentSchemas", "dependencies"),
     *("unevaluatedItems", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"),
 )
 
 
 class SchemaError(ValueError):
-    """A schema that is none, or that an answer cannot be held to."""
+    """A schema that is none, or that cannot be enforced."""
 
 
 class Contradiction(Exception):
@@ -77,13 +77,13 @@ class Items:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Keywords that hold together. ``values`` are all that the value may be, if they are listed; ``spoken`` are the
-    kinds that keywords speak of; ``chosen`` says which branch of a ``oneOf``, by the number of that; ``tags`` are the
-    properties that answers have, and other values need not, so that these branches are apart."""
+    """Keywords that hold together. ``values`` are all that the value may be, if they are listed; ``applies_to`` are the
+    kinds that its keywords apply to; ``chosen`` says which branch of a ``oneOf``, by the number of that; ``tags`` are
+    the properties that answers have, and other values need not, so that these branches are apart."""
 
     types: frozenset[str] = frozenset(TYPES)
     named: bool = False
-    spoken: frozenset[str] = frozenset()
+    applies_to: frozenset[str] = frozenset()
     values: tuple[Any, ...] | None = None
     least: float = -math.inf
     above: float = -math.inf
@@ -103,8 +103,8 @@ class Part:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Return the kinds that an answer may have: where none is named, those that keywords speak of."""
-        return self.types if self.named or not self.spoken else self.types & self.spoken
+        """Return the kinds that an answer may have: where none is named, those that its keywords apply to."""
+        return self.types if self.named or not self.applies_to else self.types & self.applies_to
 
     @cached_property
     def identities(self) -> frozenset[str]:
@@ -124,12 +124,12 @@ class Part:
     @cached_property
     def is_open(self) -> bool:
         """Return whether objects have properties that nobody names: where a schema says so, or none names any."""
-        said = [each.additional for each in self.names if each.additional is not None]
-        return False not in said if said else not self.names and not self.required
+        rules = [each.additional for each in self.names if each.additional is not None]
+        return False not in rules if rules else not self.names and not self.required
 
     def closed(self) -> Part:
         """Return the part of which objects have no properties but those that its schemas name, as
-        ``unevaluatedProperties: false`` asks for."""
+        ``unevaluatedProperties: false`` says."""
         evaluating = [each for each in self.names if each.evaluates]
         if any(each.additional not in (None, False) for each in evaluating):
             return self
@@ -145,7 +145,7 @@ class Part:
 
 
 def merged(one: Part, other: Part) -> Part:
-    """Return the part that two parts ask for together. Raises ``Contradiction``."""
+    """Return the part of values that two parts let through. Raises ``Contradiction``."""
     types = one.types & other.types
     values = one.values if other.values is None else other.values
     if one.values is not None and other.values is not None:
@@ -158,7 +158,7 @@ def merged(one: Part, other: Part) -> Part:
     return Part(
         types=types,
         named=one.named or other.named,
-        spoken=one.spoken | other.spoken,
+        applies_to=one.applies_to | other.applies_to,
         values=values,
         least=max(one.least, other.least),
         above=max(one.above, other.above),
@@ -209,9 +209,9 @@ def type_of(value: Any) -> str:
 def part_of(schema: Mapping[str, Any]) -> Part:
     """Return the keywords of a schema that stand in it alone. Raises ``SchemaError`` for one that is wrong or cannot be
     enforced, and ``Contradiction``."""
-    _refuse_unheld(schema)
-    speaking = {SPOKEN[name] for name in schema if name in SPOKEN}
-    found = Part(spoken=frozenset(each for name in speaking for each in _NAMES[name]))
+    _refuse_unenforceable(schema)
+    kinds = {APPLIES_TO[name] for name in schema if name in APPLIES_TO}
+    found = Part(applies_to=frozenset(each for name in kinds for each in _NAMES[name]))
     if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if unknown := [each for each in types if not isinstance(each, str) or each not in _NAMES]:
@@ -234,8 +234,8 @@ def part_of(schema: Mapping[str, Any]) -> Part:
     )
 
 
-def _refuse_unheld(schema: Mapping[str, Any]) -> None:
-    for name in UNHELD:
+def _refuse_unenforceable(schema: Mapping[str, Any]) -> None:
+    for name in UNENFORCEABLE:
         if name in schema:
             raise SchemaError(f"`{name}` cannot be enforced while an answer is written")
     if schema.get("unevaluatedProperties", False) is not False:
@@ -318,7 +318,7 @@ def _number(schema: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def _limits(schema: Mapping[str, Any], low: str, high: str) -> tuple[int, int | None]:
-    """Return the least and the most of a count; more than can be enforced is not asked for."""
+    """Return the least and the most of a count; a most above what can be enforced is lowered to it."""
     for name in (low, high):
         value = schema.get(name, 0)
         is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _UNBOUNDED
@@ -341,7 +341,7 @@ def _patterns(schema: Mapping[str, Any], part: Part) -> Iterator[str]:
     if form is None or "string" not in part.kinds:
         return
     # other formats are notes for readers; of values that are listed the schema says itself that they are of it
-    if part.values is None and form in UNHELD_FORMATS:
+    if part.values is None and form in UNENFORCEABLE_FORMATS:
         raise SchemaError(f"`format` {form!r} cannot be enforced; known are {', '.join(FORMATS)}")
     if form in FORMATS and (part.values is None or form in EXACT_FORMATS):
         yield FORMATS[form]
@@ -364,13 +364,13 @@ def _items(schema: Mapping[str, Any]) -> tuple[Items, ...]:
 
 
 def _names(schema: Mapping[str, Any]) -> tuple[Names, ...]:
-    said = [name for name in ("properties", "patternProperties") if name in schema]
-    for name in said:
+    present = [name for name in ("properties", "patternProperties") if name in schema]
+    for name in present:
         if not isinstance(schema[name], dict):
             raise SchemaError(f"`{name}` must be an object of schemas")
     patterns = {_portable(key, "patternProperties"): each for key, each in schema.get("patternProperties", {}).items()}
     additional = schema.get("additionalProperties")
-    return (Names(schema.get("properties", {}), patterns, additional),) if said or additional is not None else ()
+    return (Names(schema.get("properties", {}), patterns, additional),) if present or additional is not None else ()
 
 
 def _texts(schema: Mapping[str, Any], name: str) -> list[str]:

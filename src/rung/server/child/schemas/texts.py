@@ -202,7 +202,7 @@ _FORMATS = {
 FORMATS = {name: f"^(?:{pattern})$" for name, pattern in _FORMATS.items()}
 #: Those of which no valid text is left out, and those that validators check and no pattern here keeps.
 EXACT_FORMATS = ("date", "ipv4", "uuid")
-UNHELD_FORMATS = (
+UNENFORCEABLE_FORMATS = (
     *("idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template"),
     *("json-pointer", "relative-json-pointer", "regex", "color", "host-name", "ip-address"),
 )
