@@ -63,7 +63,8 @@ def test_modules_of_another_release_lie_beside_those_of_this_one(wheels, tmp_pat
     part = settings["packages"]
     data = out.read_bytes()[part["begin"] :][: part["size"]]
     with tarfile.open(fileobj=BytesIO(data)) as packed:
-        names = set(packed.getnames())
+        names = packed.getnames()
+        assert len(names) == len(set(names))
         assert packed.extractfile("packages/numpy/__init__.py").read() != b"raise ImportError"
     for package in ("numpy", "numba", "msgspec"):
         assert f"packages/{package}/planted{extension_of(OTHER)}" in names

@@ -95,8 +95,10 @@ def test_sigterm_lets_answers_end(tmp_path, long):
             os.kill(engine, 0)
 
 
-def test_answers_that_do_not_end_in_time_after_sigterm_hear_so(tmp_path, long):
-    """Streams in an event, others as a 503; then the process is gone, and its engine."""
+@pytest.mark.parametrize("understood", [True, False])
+def test_answers_that_do_not_end_in_time_after_sigterm_hear_so(tmp_path, long, understood):
+    """Streams in an event, others as a 503, also where the engine has not understood their requests; then the process
+    is gone, and its engine."""
     program = (
         "from rung.server.protocol import Load\nfrom rung.server.serve import Settings, serve\n"
         "settings = Settings({'demo': Load('demo', {'device': 'cpu'})}, port=0, drain=1)\n"
@@ -121,12 +123,17 @@ def test_answers_that_do_not_end_in_time_after_sigterm_hear_so(tmp_path, long):
             server.engine(),
             itertools.product(("/v1/completions", "/v1/chat/completions"), (True, False)),
         )
+        if not understood:
+            os.kill(engine, signal.SIGSTOP)
         threads = [threading.Thread(target=ask, args=each) for each in requests]
         for thread in threads:
             thread.start()
         until = time.monotonic() + 20
-        while server.metric("rung_requests_processing") + server.metric("rung_requests_deferred") < 64:
+        while understood and server.metric("rung_requests_processing") + server.metric("rung_requests_deferred") < 64:
             assert time.monotonic() < until
+        if not understood:
+            time.sleep(2)  # streams have begun
+            assert server.metric("rung_requests_processing") == 0  # the engine cannot be asked
         process.send_signal(signal.SIGTERM)
         begun = time.monotonic()
         assert process.wait(25) == 0  # of 30 that it would be given without a limit

@@ -54,6 +54,8 @@ from rung.server.protocol import (
 _FIRST_PAUSE, _MOST_PAUSE = 0.1, 30.0
 #: Seconds that an engine has to end by itself.
 _END_SECONDS = 1.0
+#: Seconds in which it gives its counts; the last ones count where it takes longer.
+_COUNT_SECONDS = 1.0
 #: Sends a batch and its hidden states to other machines; gives the hidden states behind their layers.
 SendOn = Callable[[bytes, bytes], Awaitable[bytes]]
 #: Ends of processes that a request may live through: it may be why they end.
@@ -152,7 +154,7 @@ class EngineClient:
         self._task: asyncio.Task[None] | None = None
         self._change = asyncio.Event()
         self._ready = self._draining = False
-        self._using = 0
+        self._using, self._counts = 0, Counts(0, 0, 0, 0)
         self._expiry: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
         #: Seconds that it stays loaded after an answer; without end where it is ``math.inf``.
@@ -555,10 +557,14 @@ class EngineClient:
             return await self._answer(question)
 
     async def counts(self) -> Counts:
-        """Return the counts of running work; zeros where the model is not loaded, which this does not change."""
+        """Return the counts of running work, the last known ones where the process has none within ``_COUNT_SECONDS``;
+        zeros where the model is not loaded, which this does not change."""
         if not self._ready:
             return Counts(0, 0, 0, 0)
-        return msgspec.convert(await self._answer(Stats()), Counts)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_COUNT_SECONDS):
+                self._counts = msgspec.convert(await self._answer(Stats()), Counts)
+        return self._counts
 
     async def _answer(self, question: Question) -> Any:
         number = question.id = next(self._ids)
