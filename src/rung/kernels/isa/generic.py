@@ -55,8 +55,8 @@ def load_spread(b, address):
 
 @instruction(VOID, INT)
 def prefetch(b, address):
-    """Ask for a line of memory that will be read soon, into the cache of the core."""
-    emit.prefetch(b, address, 2)
+    """Ask for a line of memory that will be read soon."""
+    emit.prefetch(b, address)
 
 
 @instruction(VOID, INT, f32x16)

@@ -265,16 +265,15 @@ def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterat
 
 
 def _fetch(tile: Tile, places: list[Value], size: int) -> None:
-    """Asks for the memory that comes after ``size`` bytes at each address: ``ahead`` bytes in all.
+    """Ask for the memory that comes after ``size`` bytes at each address: ``ahead`` bytes in all.
 
-    It comes while products are computed. The largest tiles find a weight in the cache again, for the rows after
-    theirs; smaller ones read it once.
+    It comes while products are computed.
     """
     if tile.ahead == 0 or tile.first > 0 or tile.layout.codes == "flipped":
         return
-    locality, ahead = 3 if tile.tile == target.level().tile else 0, tile.ahead // len(places)
+    ahead = tile.ahead // len(places)
     for address, at in itertools.product(places, range(0, size, 64)):
-        prefetch(tile.b, plus(tile.b, address, ahead + at), locality)
+        prefetch(tile.b, plus(tile.b, address, ahead + at))
 
 
 def _products(tile: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:
