@@ -4,8 +4,9 @@
     python benchmarks/cpu_levels.py --level avx2 --llama-bench PATH --models FOLDER [--json FILE]
 
 llama.cpp is the faster of its runs without and with flash attention (``-fa 0``, ``-fa 1``) in each turn. Decoding is
-timed after 256 tokens and after none; a ratio is the median over the turns of rung / llama.cpp. The last column is the
-share of the read bandwidth that weights alone take while decoding after none, measured in the same turns.
+timed after 256 tokens and after none; a ratio is the median over the turns of rung / llama.cpp. Tokens are drawn, since
+the likeliest ones of random weights repeat themselves and would be guessed. The last column is the share of the read
+bandwidth that weights alone take while decoding after none, measured in the same turns.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def rung(level: str, path: Path, threads: int, prompt: int, tokens: int) -> dict
     limits = TORCH if not level.startswith("avx512") else {}
     environment = {**os.environ, **limits, **({"RUNG_CPU_LEVEL": level} if level else {})}
     text = synthetic.prompt(prompt) if prompt > 2 else "a"
-    command = [sys.executable, "-m", "rung", "run", str(path), text, "--raw", "--json", "--temperature", "0"]
+    command = [sys.executable, "-m", "rung", "run", str(path), text, "--raw", "--json", "--temperature", "2"]
+    command += ["--seed", "1"]
     command += ["--max-tokens", str(tokens), "--threads", str(threads), "--context", str(prompt + 2 * tokens)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
