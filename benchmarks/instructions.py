@@ -150,9 +150,9 @@ def count_layout(level: Level, layout: Layout, tile: int, groups: int, cpu: str 
     return (units + heads) / (tile * groups)
 
 
-def count_floats(level: Level, format: str) -> float:
-    """Instructions of a weight that is stored as a float, for one row of activations."""
-    assembly = compile_products(level, float_rows._multiply_rows, [format, 1, 1], 8)
+def count_floats(level: Level, format: str, cpu: str = "") -> float:
+    """Instructions of a weight that is stored as a float, for one row; of a processor, or any of the level."""
+    assembly = compile_products(level, float_rows._multiply_rows, [format, 1, 1], 8, cpu)
     return len(main_loops(assembly)) / (float_rows._CHAINS * 16)
 
 

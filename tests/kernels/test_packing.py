@@ -76,7 +76,7 @@ def _as_read(packed) -> np.ndarray:
     return values.reshape(-1, columns)[: packed.shape[0]]
 
 
-@pytest.mark.parametrize("name", [name for name in layouts.GENERIC if name not in GROUPED])
+@pytest.mark.parametrize("name", [*(name for name in layouts.GENERIC if name not in GROUPED), "tq1_0", "tq2_0"])
 def test_a_generic_layout_holds_the_decoded_weight(name):
     """Scale times code plus minimum, bit for bit; of random blocks, so that every field counts."""
     format = formats.get(name)

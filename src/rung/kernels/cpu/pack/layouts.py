@@ -127,10 +127,13 @@ _GENERIC = {
     for minimum in (False, True)
 }
 
-#: Layouts of formats whose scales and minima stay integers, half as many bytes as float32 ones.
+#: Scales and minima that stay integers, half as many bytes as float32 ones.
 Q2_K = Layout("q2_k", "nibble", "u6", group=16, block=256, minimum=True, largest=3)
 Q5_K = Layout("q5_k", "byte", "u6", block=256, minimum=True, largest=31)
-_BY_INTEGERS = {layout.name: layout for layout in (Q2_K, Q5_K)}
+#: Codes are 1 above the weights' own, -1 to 2: int16 hold all products of a unit, and nothing is looked up.
+TERNARY = Layout("ternary", "nibble", "f32", offset=1, largest=3)
+#: Formats whose layout serves them better than a generic one; there is no way back from it either.
+_SPECIAL = {"q2_k": Q2_K, "q5_k": Q5_K, "tq1_0": TERNARY, "tq2_0": TERNARY}
 
 _NATIVE = {layout.name: layout for layout in (Q4_0, Q8_0, Q4_K, Q6_K, INT8)} | {"llm_int8": INT8}
 
@@ -151,23 +154,21 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
     "iq3_s": ("nibble", 32, False),
     "iq1_s": ("nibble", 32, False),
     "iq1_m": ("nibble", 16, False),
-    "tq1_0": ("nibble", 32, False),
-    "tq2_0": ("nibble", 32, False),
     "u2": ("nibble", 32, True),
     "u4": ("nibble", 32, True),
     "u8": ("byte", 32, True),
 }
 
 #: All formats (without their options) that have a layout.
-FORMATS = (*_NATIVE, "nf4", "fp4", *_BY_INTEGERS, *GENERIC)
+FORMATS = (*_NATIVE, "nf4", "fp4", *_SPECIAL, *GENERIC)
 
 #: Formats that can be multiplied as a file stores them: rows of blocks, with all that belongs to each.
-MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *_BY_INTEGERS, *(name for name in GENERIC if name not in ("u2", "u4", "u8")))
+MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *_SPECIAL, *(name for name in GENERIC if name not in ("u2", "u4", "u8")))
 
 #: The layouts by name; ``codebook64`` ... for nf4 and fp4, whose scales cover a block of that many columns.
 LAYOUTS: dict[str, Layout] = {
     **_NATIVE,
-    **_BY_INTEGERS,
+    **{layout.name: layout for layout in _SPECIAL.values()},
     **{layout.name: layout for layout in _GENERIC.values()},
     **{
         f"codebook{block}": Layout(f"codebook{block}", "nibble", "f32", block, block, offset=128, table=True)
@@ -193,7 +194,7 @@ LAYOUTS |= {
 
 def is_generic(format: Format) -> bool:
     """Return whether there is no way back from its layout, so that the stored weight is kept."""
-    return format.name.split(":")[0] in (*GENERIC, *_BY_INTEGERS)
+    return format.name.split(":")[0] in (*GENERIC, *_SPECIAL)
 
 
 def layout_of(format: Format) -> Layout:
@@ -201,6 +202,8 @@ def layout_of(format: Format) -> Layout:
     family = format.name.split(":")[0]
     if family in GENERIC:
         return _GENERIC[GENERIC[family]]
+    if family in _SPECIAL:
+        return _SPECIAL[family]
     return LAYOUTS[family if family in LAYOUTS else f"codebook{format.block}"]
 
 
