@@ -1,8 +1,11 @@
 """Chunks of a step: every group once, however threads take them, and no core held up for long."""
 
 import ctypes
+import dataclasses
 import importlib.util
+import math
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from tests.test_measure import ROOT
 
 _spec = importlib.util.spec_from_file_location("cpu_chunks", ROOT / "benchmarks" / "cpu_chunks.py")
 simulation = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = simulation  # dataclasses look there
 _spec.loader.exec_module(simulation)
 
 SHAPES = [(1,), (3, 2), (36, 12, 12), (96, 1), (8016,), (0, 5)]
@@ -68,25 +72,61 @@ def test_threads_from_both_ends_take_every_chunk_once(how, threads):
         ("1 core", 1.0, 0),
         ("2 cores", 0.99, 0.0),
         ("2 cores, one shared", 0.97, 0.08),
-        ("4 cores (Pi 4, Pi 5)", 0.99, 0.0),
+        ("4 cores (Pi 5)", 0.99, 0.0),
         ("4 + 4 (M1)", 0.95, 0.08),
         ("1 + 3 + 4 (phone)", 0.95, 0.05),
         ("8 + 8 (i7-12900)", 0.95, 0.02),
-        ("16 cores", 0.96, 0.0),
-        ("64 cores", 0.8, -0.01),
+        ("16 cores (Ryzen 9 7950X)", 0.96, 0.0),
+        ("64 cores (12 channels of DDR5)", 0.8, -0.01),
     ],
 )
 def test_slow_cores_hold_up_no_fast_ones(machine, least, better):
-    speeds = simulation.MACHINES[machine]
-    now = simulation.share("8B", speeds, (0.0, 0.0), nodes=False)
+    """Where nothing costs anything and memory is no limit."""
+    alone = dataclasses.replace(simulation.MACHINES[machine], bandwidth=math.inf)
+    now = simulation.share("8B", alone)
     assert now >= least
-    assert now >= simulation.share("8B", speeds, (0.0, 0.0), nodes=False, even=True) + better
+    assert now >= simulation.share("8B", alone, even=True) + better
 
 
 def test_two_nodes_read_what_is_near():
-    speeds = simulation.MACHINES["2 nodes of 32 cores"]
-    near = simulation.share("8B", speeds, (0.0, 0.0), nodes=True)
-    assert near > 0.75  # all of it at 0.6 of the speed would be below
+    machine = dataclasses.replace(simulation.MACHINES["2 nodes of 32 cores"], bandwidth=math.inf)
+    assert simulation.share("8B", machine) > 0.75  # all of it at 0.6 of the speed would be below
+
+
+def test_costs_of_the_simulation_are_one_after_the_other():
+    """Two threads, four chunks of a group: a thread multiplies 10 groups a second."""
+    chunks = [(0, first, first + 1) for first in range(4)]
+    costs = simulation.Costs
+    assert simulation.simulate(chunks, [10.0, 10.0]) == pytest.approx(0.2)
+    assert simulation.simulate(chunks, [10.0, 10.0], costs(take=0.01)) == pytest.approx(0.23)  # 0.01 after 0.01, 0.11
+    assert simulation.simulate(chunks, [10.0, 10.0], costs(take=1.0)) == pytest.approx(4.1)
+    assert simulation.simulate(chunks, [10.0, 10.0], costs(arrive=0.05)) == pytest.approx(0.3)
+    assert simulation.simulate(chunks, [10.0, 10.0], ready=[0.0, 9.0]) == pytest.approx(9.0)
+    assert simulation.simulate(chunks[:3], [10.0, 10.0], ready=[0.0, 0.05]) == pytest.approx(0.2)
+
+
+def test_threads_of_the_simulation_share_memory():
+    chunks = [(0, first, first + 1) for first in range(4)]
+    assert simulation.simulate(chunks, [10.0, 10.0], limit=10.0) == pytest.approx(0.4)
+    assert simulation.simulate(chunks, [10.0, 10.0], limit=15.0) == pytest.approx(4 / 15)
+    assert simulation.simulate(chunks[:1], [10.0, 10.0], limit=15.0) == pytest.approx(0.1)
+    # two readers at 15 groups a second take two, then the first goes on alone at 10
+    assert simulation.simulate(chunks[:3], [10.0, 10.0], limit=15.0) == pytest.approx(2 / 15 + 0.1)
+    two_nodes = simulation.simulate(chunks, [10.0, 10.0], limit=10.0, far=0.5)
+    assert two_nodes == pytest.approx(0.4)  # each reads its half of the chunks from its own memory, at 5
+
+
+def test_a_token_of_the_simulation_is_its_steps_and_what_lies_between():
+    step = simulation.Step((2,), 32)
+    model = simulation.Model(3, (step,), step)
+    machine = simulation.Machine((1.0, 1.0), core=2.0 * step.group_bytes)
+    assert simulation.token_seconds(model, machine, simulation.Costs()) == pytest.approx(4 * 0.5)
+    costs = simulation.Costs(arrive=0.25, wake=7.0)
+    alone = simulation.token_seconds(model, machine, costs, attention=False)
+    assert alone == pytest.approx(7 + 4 * 1.0)
+    assert simulation.token_seconds(model, machine, costs) == pytest.approx(alone + 3 * 2 * 2 * 0.25)
+    column = simulation.token_seconds(model, machine, simulation.Costs(column=1.0))
+    assert column == pytest.approx(4 * (32 + 0.5))
 
 
 def fake_getcpu(number):
