@@ -245,7 +245,7 @@ def test_gradients_of_a_camera_that_is_turned_and_moved(rung):
     st.lists(st.floats(width=32, allow_nan=False), max_size=60).map(lambda few: few + few[:7]),
 )
 def test_numbers_are_ordered_by_size_and_equal_ones_by_place(values):
-    by_size = pytest.importorskip("rung.ops.rasterize.numba_tile").by_size
+    by_size = pytest.importorskip("rung.ops.rasterize.compiled_picture").by_size
     keys = np.array(values, np.float32) + np.float32(0)  # -0 is 0
     np.testing.assert_array_equal(by_size(keys), np.argsort(keys, kind="stable"))
 

@@ -13,6 +13,7 @@ from rung.formats.families import iq4, kquants
 from rung.formats.grids import grid
 from rung.nn import rounding
 from rung.nn.rounding import Metric, damped, round_weight
+from tests.support.feedback import correlated, lost, rounded_by_numpy
 
 FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 #: Those whose scales lie apart from the codes.
@@ -21,19 +22,8 @@ APART = ("nf4", "nf4:128:nested", "fp4", "int8", "llm_int8")
 PACKS = {"q2_k": (kquants.Q2_K, kquants.pack_q2_k), "iq4_xs": (iq4.IQ4_XS, iq4.pack_iq4_xs)}
 
 
-def correlated(columns, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(0, 1, (4 * columns, columns // 4)) @ rng.normal(0, 1, (columns // 4, columns))
-    x = (x + rng.normal(0, 1.5, x.shape)) * np.exp(rng.normal(0, 0.7, columns))
-    return (x.T @ x / len(x)).astype(np.float32)
-
-
 def weights(rows, columns, seed=0):
     return np.random.default_rng(seed).standard_t(5, (rows, columns)).astype(np.float32) * np.float32(0.02)
-
-
-def lost(change, hessian):
-    return np.einsum("ij,jk,ik->i", change.astype(np.float64), hessian.astype(np.float64), change.astype(np.float64))
 
 
 def plainly(w, fmt):
@@ -68,16 +58,7 @@ def test_error_feedback_is_what_numpy_computes(name):
     w, fmt, metric = weights(5, 256, 1), formats.get(name), Metric(correlated(256, 1))
     found = formats.decode(round_weight(w, fmt, metric, 1)).astype(np.float64)
     rounded = grid(fmt, w, metric.importance)
-    factor = np.linalg.cholesky(np.linalg.inv(metric.hessian.astype(np.float64))).T
-    left, reference = w.astype(np.float64), np.empty(w.shape)
-    scales, minima = (
-        np.repeat(each, rounded.group, axis=1).astype(np.float64) for each in (rounded.scales, rounded.minima)
-    )
-    for j in range(w.shape[1]):
-        values = scales[:, j, None] * rounded.levels - minima[:, j, None]
-        reference[:, j] = np.take_along_axis(values, np.abs(values - left[:, j, None]).argmin(1)[:, None], 1)[:, 0]
-        error = (left[:, j] - reference[:, j]) / factor[j, j]
-        left[:, j:] -= error[:, None] * factor[j, j:]
+    reference = rounded_by_numpy(w, rounded, metric.hessian)
     assert (lost(found - w, metric.hessian) <= 1.02 * lost(reference - w, metric.hessian)).all()
     assert lost(found - w, metric.hessian).sum() < 0.99 * lost(reference - w, metric.hessian).sum()
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from rung.core.errors import CannotEncode
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.codec import Array, BadBlock, Floats
-from rung.formats.grids import Grid, grid
-from rung.kernels.cpu.encode import feedback
-from rung.kernels.cpu.thread_pool import run
+from rung.formats.grids import grid
+from rung.kernels.cpu.encode.feedback import choose_codes
 
 #: The part of the mean of the diagonal that is added to it: statistics of few tokens have no inverse, dead channels no
 #: entry.
 DAMPING = 0.01
-#: Sweeps of descent; a third one gains less than 1 %.
-_SWEEPS = 2
 #: Weights that are rounded at once, for their copies.
 _SLAB = 1 << 22
 _TINY = 1e-20
@@ -81,30 +77,6 @@ def round_weight(weights: Floats, fmt: Format, metric: Metric, threads: int, nam
                 found = grid(fmt, piece, metric.importance, name)
         except BadBlock as bad_block:
             raise CannotEncode(f"{name} {bad_block.cause}", ways_out=["--keep TENSOR=int8"]) from None
-        codes = choose_codes(found, piece, metric, threads)
+        codes = choose_codes(found, piece, metric.hessian, metric.factor, threads)
         parts.append(found.join(codes).parts)
     return Encoded(fmt, (rows, columns), {part: np.concatenate([each[part] for each in parts]) for part in parts[0]})
-
-
-def choose_codes(found: Grid, weights: Floats, metric: Metric, threads: int) -> npt.NDArray[np.uint8]:
-    """Return the codes [rows, columns] of weights; free scales of the grid are changed in place."""
-    codes = np.zeros(weights.shape, np.uint8)
-    work = weights.copy()
-    _call(feedback.spread_errors.address, work, metric.factor, found, codes, threads)
-    for _ in range(_SWEEPS):
-        work = np.ascontiguousarray((found.values(codes) - weights) @ metric.hessian, np.float32)
-        _call(feedback.descend.address, work, metric.hessian, found, codes, threads)
-    return codes
-
-
-def _call(function: int, work: Floats, matrix: Floats, found: Grid, codes: npt.NDArray[np.uint8], threads: int) -> None:
-    rows, columns = work.shape
-    levels = np.ascontiguousarray(found.levels, np.float32)
-    regular = bool((np.diff(levels) == 1).all())
-    room = feedback.room(found.group)
-    scratch = np.empty(threads * room, np.uint8)
-    arrays = (work, matrix, found.scales, found.minima, codes, levels)
-    assert all(each.flags.c_contiguous for each in arrays)
-    addresses = [each.ctypes.data for each in arrays]
-    ways = (len(levels), regular, found.free * (1 + found.wide), found.free and found.affine)
-    run(function, [0, rows, columns, found.group, *addresses, *map(int, ways), scratch.ctypes.data, room], threads)

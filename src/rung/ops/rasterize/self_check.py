@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from rung.core.types import Case, Rung
 from rung.kernels.webgpu import tensor_device
 from rung.ops.proof import SEED, compare
-from rung.ops.rasterize import Camera, Splats, ref, where
+from rung.ops.rasterize import Camera, Splats, where
+
+if TYPE_CHECKING:
+    import torch
+
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def splats(count: int, degree: int | None, seed: int = SEED) -> Splats:
     """Seeded splats before a camera at the origin, thin enough that each is seen."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     spread = torch.tensor([1.2, 1.2, 0.6])
     means = (torch.rand(count, 3, generator=generator) - 0.5) * 2 * spread + torch.tensor([0.0, 0.0, 3.5])
@@ -32,6 +41,8 @@ def gradients(
     """The picture, and the gradients of a seeded sum of it by every tensor of the splats and by the pose.
 
     ``location`` is where torch has the tensors, ``options`` what else the implementation is given."""
+    import torch
+
     taken = [tensor.detach().to(location).requires_grad_() for tensor in scene]
     pose = torch.eye(4, dtype=scene.means.dtype, device=location).requires_grad_()
     drawn = implementation.apply(Splats(*taken), pose, camera, **options)
@@ -45,10 +56,9 @@ def gradients(
 
 
 def check(rung: Rung, case: Case, location: str) -> str:
-    """Thousands of splats and every one's gradients: one in a thousand that vanishes is seen.
+    """Thousands of splats and every one's gradients: one in a thousand that vanishes is seen."""
+    from rung.ops.rasterize import ref
 
-    A pixel may decide another way where it lies on a threshold, which changes it by 1/255 and its splats a little.
-    """
     degree = case.options.get("degree")
     camera = Camera(112, 96, 100.0, 101.0, 55.5, 48.5, degree, bool(case.options.get("antialiased")))
     scene = splats(4096, degree)
@@ -56,15 +66,38 @@ def check(rung: Rung, case: Case, location: str) -> str:
         scene = scene._replace(colors=scene.colors[:, 0])
     got, slopes = gradients(rung.load(), scene, camera, tensor_device(location), **where(rung, location))
     want, right = gradients(ref.RUNG, Splats(*(x.double() for x in scene)), camera)
+    return wrong_picture(outputs(got), outputs(want)) or wrong_gradients(by_name(slopes), by_name(right))
+
+
+def outputs(drawn: Any) -> dict[str, npt.NDArray[Any]]:
+    """Return color, alpha and depth of a picture as arrays."""
+    return {name: getattr(drawn, name).detach().cpu().numpy() for name in ("color", "alpha", "depth")}
+
+
+def by_name(slopes: list[torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Return the gradients of ``gradients`` as arrays: of the splats by the names of their fields, then of the pose."""
+    return {name: slope.numpy() for name, slope in zip((*Splats._fields, "pose"), slopes, strict=True)}
+
+
+def wrong_picture(got: Arrays, want: Arrays) -> str:
+    """Return how the outputs differ; empty where they do not.
+
+    A pixel may decide another way where it lies on a threshold, which changes it by 1/255 and its splats a little.
+    """
     for name, scale in (("color", 1.0), ("alpha", 1.0), ("depth", 5.0)):
-        here, there = getattr(got, name).detach().cpu(), getattr(want, name).detach()
-        reason = compare(here, there, scale, 1 / 128)
-        if reason or float((here - there).abs().mean()) > 1e-4 * scale:
+        reason = compare(got[name], want[name], scale, 1 / 128)
+        if reason or float(np.abs(got[name].astype(np.float64) - want[name]).mean()) > 1e-4 * scale:
             return f"{name}: {reason or 'differs all over'}"
-    for name, here, there in zip((*Splats._fields, "pose"), slopes, right, strict=True):
-        rows, right_rows = (slope.double().reshape(len(slope), -1) for slope in (here, there))
-        size = right_rows.norm(dim=1, keepdim=True) + 1e-3 * right_rows.norm() / len(right_rows) ** 0.5
-        reason = compare(rows, right_rows, size, 0.05)
-        if reason or float((rows - right_rows).norm() / right_rows.norm()) > 2e-3:
+    return ""
+
+
+def wrong_gradients(got: Arrays, want: Arrays) -> str:
+    """Return how gradients differ; empty where they do not."""
+    for name, there in want.items():
+        rows, right = (slope.astype(np.float64).reshape(len(there), -1) for slope in (got[name], there))
+        whole = np.linalg.norm(right)
+        size = np.linalg.norm(right, axis=1, keepdims=True) + 1e-3 * whole / len(right) ** 0.5
+        reason = compare(rows, right, size, 0.05)
+        if reason or float(np.linalg.norm(rows - right) / whole) > 2e-3:
             return f"gradient of {name}: {reason or 'differs all over'}"
     return ""

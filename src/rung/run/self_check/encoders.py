@@ -98,11 +98,11 @@ def _key(fmt: Format, level: str) -> Mapping[str, str]:
     }
 
 
-def compare(format: str) -> str:
+def compare(format: str, rows: int = _ROWS, columns: int = _COLUMNS) -> str:
     """Where a compiled encoder, or the compiled measure of its errors, differs from numpy; empty when nowhere."""
     fmt = formats.get(format)
-    importance = np.random.default_rng(_SEED).exponential(size=_COLUMNS).astype(np.float32)
-    for kind, values in weights(_ROWS, _COLUMNS).items():
+    importance = np.random.default_rng(_SEED).exponential(size=columns).astype(np.float32)
+    for kind, values in weights(rows, columns).items():
         for stored in ("f32", "bf16"):
             before = formats.encode(values, formats.get(stored))
             for weighed in (None, importance) if formats.weighs(fmt) else (None,):

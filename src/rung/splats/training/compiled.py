@@ -13,11 +13,12 @@ from torch import Tensor
 
 from rung.kernels.cpu import adam
 from rung.kernels.cpu.compiled import Kernel
+from rung.kernels.cpu.named_words import NamedWords
 from rung.kernels.cpu.splat import colors as color_kernels
 from rung.kernels.cpu.splat import ssim
-from rung.kernels.cpu.thread_pool import enter, run
+from rung.kernels.cpu.thread_pool import enter
 from rung.measure.metrics import SSIM_CONSTANTS
-from rung.ops.rasterize import numba_tile
+from rung.ops.rasterize.compiled_picture import KERNELS
 from rung.run.precompile import compile_apart
 
 _LANES = 16
@@ -26,16 +27,14 @@ _LANES = 16
 def prepare(lean: bool) -> None:
     """Sees to it that this process loads the kernels of a step from the disk; ``lean``: harmonics have no gradient."""
     harmonics = (color_kernels.shade, color_kernels.shade_back, color_kernels.learn) if lean else ()
-    compile_apart((enter, ssim.compare, ssim.back, adam.step, *harmonics, *numba_tile.KERNELS))
+    compile_apart((enter, ssim.compare, ssim.back, adam.step, *harmonics, *KERNELS))
 
 
 def _run(kernel: Kernel, names: tuple[str, ...], **values: int | np.ndarray | Tensor) -> None:
     """Runs a kernel on all threads of torch; the words are numbers, or addresses of arrays and tensors."""
-    words = [0] * len(names)
-    for name, value in values.items():
-        number = value.data_ptr() if isinstance(value, Tensor) else value
-        words[names.index(name)] = number.ctypes.data if isinstance(number, np.ndarray) else number
-    run(kernel.address, words, torch.get_num_threads())
+    words = NamedWords(names)
+    words.set(**values)
+    words.run(kernel, torch.get_num_threads())
 
 
 def _padded(picture: Tensor, stride: int) -> Tensor:
@@ -145,19 +144,9 @@ def shade_back(
 
 @functools.cache
 def _lookup(codebooks: tuple[Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the codebooks and what lies between their values, float32 [2, 256], and the least code of each cell."""
+    """Return the codebooks, float32 [2, 256], with what ``lookup_of`` makes of them."""
     books = np.stack([book.numpy() for book in codebooks])
-    middles = np.full_like(books, np.inf)
-    middles[:, :-1] = (books[:, :-1] + books[:, 1:]) / 2
-    edges = (
-        ((np.arange(color_kernels.CELLS + 1) + color_kernels.FIRST_CELL) << color_kernels.CELL_BITS)
-        .astype(np.int32)
-        .view(np.float32)
-    )
-    lows = edges[:-1].copy()
-    lows[0] = 0  # with all that is smaller
-    table = [np.searchsorted(middle, ends) for middle in middles for ends in (lows, -edges[1:])]
-    return books, middles, np.stack(table).astype(np.uint8)
+    return books, *color_kernels.lookup_of(books)
 
 
 def learn(

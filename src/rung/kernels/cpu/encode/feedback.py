@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
+from rung.formats.codec import Floats
+from rung.formats.grids import Grid
 from rung.kernels.cpu.compiled import OPTIONS, kernel
+from rung.kernels.cpu.thread_pool import run
 from rung.kernels.isa.generic import fetch_add, load, multiply_add, spread, store, total, write_float, zero
 from rung.kernels.isa.scalar import floats, half, numbers, read_u8, read_u16, write_half, write_u8
 
@@ -23,6 +27,8 @@ _NAMES = "counter rows columns group weights matrix scales minima codes levels c
 WORDS = tuple(_NAMES.split())
 (_ROWS, _COLUMNS, _GROUP, _WEIGHTS, _MATRIX, _SCALES, _MINIMA, _CODES, _LEVELS, _COUNT, _REGULAR, _FREE, _AFFINE,
  _SCRATCH, _ROOM) = range(1, 16)  # fmt: skip
+#: Sweeps of descent; a third one gains less than 1 %.
+_SWEEPS = 2
 #: Rows that are worked on at once, so that a row of the matrix is read from a cache.
 _TILE = 8
 _HALF, _NONE, _LARGEST = np.float32(0.5), np.float32(0), np.float32(65504)
@@ -159,3 +165,30 @@ def descend(words, thread, threads):
             if w[_FREE] and (j + 1) % group == 0:
                 for row in range(first, min(first + _TILE, w[_ROWS])):
                     _fit_group(w, row, j // group, columns, group, work)
+
+
+def choose_codes(found: Grid, weights: Floats, hessian: Floats, factor: Floats, threads: int) -> npt.NDArray[np.uint8]:
+    """Return the codes [rows, columns] of weights; free scales of the grid are changed in place.
+
+    ``hessian`` is H, ``factor`` the upper Cholesky factor of its inverse, both f32 [columns, columns].
+    """
+    codes = np.zeros(weights.shape, np.uint8)
+    work = weights.copy()
+    _call(spread_errors.address, work, factor, found, codes, threads)
+    for _ in range(_SWEEPS):
+        work = np.ascontiguousarray((found.values(codes) - weights) @ hessian, np.float32)
+        _call(descend.address, work, hessian, found, codes, threads)
+    return codes
+
+
+def _call(function: int, work: Floats, matrix: Floats, found: Grid, codes: npt.NDArray[np.uint8], threads: int) -> None:
+    rows, columns = work.shape
+    levels = np.ascontiguousarray(found.levels, np.float32)
+    regular = bool((np.diff(levels) == 1).all())
+    each = room(found.group)
+    scratch = np.empty(threads * each, np.uint8)
+    arrays = (work, matrix, found.scales, found.minima, codes, levels)
+    assert all(array.flags.c_contiguous for array in arrays)
+    addresses = [array.ctypes.data for array in arrays]
+    ways = (len(levels), regular, found.free * (1 + found.wide), found.free and found.affine)
+    run(function, [0, rows, columns, found.group, *addresses, *map(int, ways), scratch.ctypes.data, each], threads)

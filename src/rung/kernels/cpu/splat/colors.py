@@ -11,6 +11,7 @@ import math
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from rung.kernels.cpu.adam import change
 from rung.kernels.cpu.compiled import OPTIONS, kernel
@@ -54,6 +55,17 @@ FIRST_CELL, CELLS = (127 - 26) << 6, (26 << 6) + 1
 CELL_BITS = 17
 #: A first mean below it counts as none: what is not seen any more decays without an end.
 _NONE = np.float32(1e-30)
+
+
+def lookup_of(books: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """Return the middles between values of sorted codebooks [2, 256], and the least code of each cell."""
+    middles = np.full_like(books, np.inf)
+    middles[:, :-1] = (books[:, :-1] + books[:, 1:]) / 2
+    edges = ((np.arange(CELLS + 1) + FIRST_CELL) << CELL_BITS).astype(np.int32).view(np.float32)
+    lows = edges[:-1].copy()
+    lows[0] = 0  # with all that is smaller
+    table = [np.searchsorted(middle, ends) for middle in middles for ends in (lows, -edges[1:])]
+    return middles, np.stack(table).astype(np.uint8)
 
 
 @numba.njit(**OPTIONS)
