@@ -1,96 +1,28 @@
-"""Compare results of an emulated processor with float64; print a line of JSON for each check.
-
-python -m tests.emulation.checks [NAME...]
-python -m tests.emulation.checks --keep   # writes greedy.json: what x86 chooses, at this processor's own level
-"""
+"""Whole models: logits beside references in float32, and greedy tokens beside x86's."""
 
 from __future__ import annotations
 
 import json
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rung import formats
-from rung.formats import Encoded
-from rung.kernels.cpu import target
-from rung.kernels.cpu.encode import encoding
-from rung.kernels.cpu.gemm.product import product
-from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
-from rung.kernels.cpu.pack.packing import pack, unpack
-from rung.ops.linear.tolerance import tolerance
-from rung.run.self_check.encoders import compare
-from tests.support.weights import weight
+from tests.emulation.checks import Check
 
-#: Formats by name; of the codebooks one size of block.
-LINEAR = tuple(
-    f"{name}:64" if name in ("nf4", "fp4") else {"u2": "u2:32", "u4": "u4:32", "u8": "u8:32"}.get(name, name)
-    for name in PACKED
-)
-ENCODED = ("q4_0", "q8_0", "q4_k")
 #: Whole models of the fixtures: attention, norms, rotation, embedding and sampling beside the products.
 WHOLE = ("llama-q4_0", "gemma2-q4_k_m")
-_MODELS = Path(__file__).parents[1] / "fixtures" / "gguf"
+_MODELS = Path(__file__).parents[2] / "fixtures" / "gguf"
 #: Largest mean KL divergence from logits in float32: 0.0006 and 0.0002 are measured at each level of x86, of q4_0 0.043
 #: and 0.006 at the highest.
 _DIVERGENCE = {"f16": 0.001, "q8_0": 0.001, "q5_1": 0.02, "q4_0": 0.06}
 #: Greedy tokens of x86 by model and type of its cache, and for each the KL divergence that another choice takes.
-_GREEDY = Path(__file__).with_name("greedy.json")
+_GREEDY = Path(__file__).parents[1] / "greedy.json"
 _TOKENS = 24
 #: A choice that so small a KL divergence turns is a coin toss. Logits of both processors may be off from float32 by
 #: what a cache in float16 may, so from each other by four times as much; what another cache adds is the same on both.
 _COIN_TOSS = 4 * _DIVERGENCE["f16"]
-_ROWS, _COLUMNS = 40, 512  # two groups of 16 rows and half of one, two blocks
-
-
-def instructions() -> str:
-    """Products, tables and conversions of the level: compiled here, by this processor."""
-    from rung.kernels.isa import probes
-
-    return probes.check("isa.kernels")
-
-
-def linear(name: str) -> str:
-    """Packing, the way back, and products with 1, 3 and 41 rows, the last to the bytes of rows on their own."""
-    encoded = weight(formats.get(name), _ROWS, _COLUMNS)
-    packed = pack(encoded, threads=2)
-    back = unpack(packed)
-    if any(not np.array_equal(array, back.parts[part]) for part, array in encoded.parts.items()):
-        return "unpacked bytes are others"
-    return next(filter(None, (_product(packed, encoded, name, rows) for rows in (1, 3, 41))), "")
-
-
-def _product(packed: object, encoded: Encoded, name: str, rows: int) -> str:
-    x = np.random.default_rng(rows).standard_normal((rows, _COLUMNS), dtype=np.float32)
-    got = np.full((rows + 1, _ROWS), 7.0, np.float32)  # a row more, which must stay as it is
-    multiply(packed, x, got)
-    dense, wide = formats.decode(encoded).astype(np.float64), x.astype(np.float64)
-    unit = np.linalg.norm(wide, axis=1)[:, None] * np.linalg.norm(dense, axis=1) / _COLUMNS**0.5
-    error = float(np.abs((got[:rows] - wide @ dense.T) / unit).max())
-    if not error <= tolerance("numba.row", name, "f32"):
-        return f"{rows} rows: an error of {error:.4f}"
-    alone = np.empty((1, _ROWS), np.float32)
-    multiply(packed, x[rows - 1 :], alone)
-    if not np.array_equal(alone[0], got[rows - 1]):
-        return f"{rows} rows: the last is another one on its own"
-    return "" if np.all(got[rows] == 7.0) else f"{rows} rows: written behind the last"
-
-
-def multiply(packed: Any, x: np.ndarray, y: np.ndarray) -> None:
-    """Write the product of all rows of ``x`` to ``y``, float32."""
-    product(packed, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
-
-
-def encoders(name: str) -> str:
-    """The bytes that NumPy writes."""
-    if not encoding.compiles(formats.get(name)):
-        return "there is no compiler"
-    return compare(name)
 
 
 def model(name: str, cache_type: str) -> str:
@@ -171,31 +103,8 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
     return found
 
 
-def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+def checks() -> Iterator[tuple[str, Check]]:
     """Every check by name."""
-    yield "instructions", instructions
-    for name in LINEAR:
-        yield f"linear {name}", lambda name=name: linear(name)  # type: ignore[misc]
-    for name in ENCODED:
-        yield f"encode {name}", lambda name=name: encoders(name)  # type: ignore[misc]
     for name in WHOLE:
-        for kept in ("f16", "q8_0", "q5_1", "q4_0"):
+        for kept in _DIVERGENCE:
             yield f"model {name}, cache in {kept}", lambda name=name, kept=kept: model(name, kept)  # type: ignore[misc]
-
-
-def main(prefixes: list[str]) -> None:
-    """Run those checks, or all."""
-    print(json.dumps({"level": target.level().name, "features": sorted(target.features())}), flush=True)
-    for name, check in checks():
-        if prefixes and not any(name.startswith(each) for each in prefixes):
-            continue
-        begun = time.process_time()
-        try:
-            wrong = check()
-        except Exception:  # one that cannot run is wrong, and the next ones are tried
-            wrong = traceback.format_exc()
-        print(json.dumps({"check": name, "wrong": wrong, "seconds": round(time.process_time() - begun, 1)}), flush=True)
-
-
-if __name__ == "__main__":
-    keep_choices() if sys.argv[1:] == ["--keep"] else main(sys.argv[1:])
