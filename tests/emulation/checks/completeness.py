@@ -11,7 +11,7 @@ from rung.kernels.cpu.compiled import Kernel
 from tests.emulation.checks import Check
 
 #: What no check here calls: the measures of a machine, and what OpenMP runs, which comes with torch.
-_ELSEWHERE = ("rung.kernels.cpu.thread_pool:enter", "rung.kernels.cpu.thread_pool:_enter_program")
+_ELSEWHERE = tuple(f"rung.kernels.cpu.thread_pool:{name}" for name in ("enter", "_enter_program", "read_chunks"))
 
 
 def kernels() -> Iterator[Kernel]:
