@@ -72,8 +72,8 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     scale, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
     for end in EXTREMES:
         value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
-        cross = np.einsum("ij,ij->j", value, y)
-        fit = cross / np.einsum("ij,ij->j", value, value)
+        cross = (value * y).sum(axis=0)  # no einsum, which rounds once less on ARM than on x86
+        fit = cross / (value * value).sum(axis=0)
         better = fit * cross > most
         np.copyto(most, fit * cross, where=better)
         np.copyto(scale, fit, where=better)
