@@ -456,7 +456,7 @@ class EngineClient:
 
     def _lose(self) -> None:
         """Close the connection to a process that has ended or shall end. Its questions have no answer."""
-        self._ready, self.positions = False, {}
+        self._ready, self.positions, self._counts = False, {}, Counts(0, 0, 0, 0)
         if self._writer is not None:
             self._writer.close()
             self._writer = None
