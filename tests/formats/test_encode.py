@@ -235,6 +235,14 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
     assert all(np.array_equal(alone.parts[part], shared.parts[part]) for part in alone.parts)
 
 
+def test_a_block_alone_has_the_bytes_that_it_has_among_others() -> None:
+    """NumPy adds a single column in another order than each of many, which changed one of these."""
+    weights = np.random.default_rng(3).standard_normal((910, 32)).astype(np.float32)[890:]
+    expected = formats.encode(weights, formats.get("iq4_nl")).parts["data"]
+    alone = [formats.encode(row[None], formats.get("iq4_nl")).parts["data"][0] for row in weights]
+    assert np.array_equal(alone, expected)
+
+
 @pytest.mark.parametrize("name", ["q4_0", "q6_k", "int8", "nf4"])
 def test_of_several_bad_rows_the_first_is_named_whatever_the_threads(name: str) -> None:
     weights = gaussian(100, 4096)

@@ -198,6 +198,18 @@ def columns(weights: Floats, group: int) -> Floats:
     return np.array(turned, np.float32, order="C").reshape(group, -1)
 
 
+def column_sums(values: Floats) -> Floats:
+    """Return the sums [b] of values [n, b], added row after row as compiled encoders add.
+
+    NumPy adds the values of a single column in another order, and ``einsum`` rounds once less on processors that fuse a
+    product and a sum.
+    """
+    total: Floats = values[0].copy()
+    for row in values[1:]:
+        total += row
+    return total
+
+
 def peaks(low: Floats, high: Floats) -> Floats:
     """The largest magnitudes of groups with the given minima and maxima; never a negative zero."""
     return np.abs(np.maximum(high, -low))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rung.formats.codec import Floats
+from rung.formats.codec import Floats, column_sums
 
 _TINY = np.float32(1e-37)
 #: What keys and values in q4_0 are tried with, see ``symmetric``: codes -8, -8.75, -7.5, -7, -6.5 and 7 of the extreme.
@@ -39,8 +39,7 @@ def _weighed(values: Floats, importance: Floats | None) -> Floats:
     """Sums [groups], weighed in place."""
     if importance is not None:
         values *= importance
-    total: Floats = values.sum(axis=0)
-    return total
+    return column_sums(values)
 
 
 def affine(
@@ -60,7 +59,7 @@ def affine(
     codes, work = np.empty_like(y), np.empty_like(y)
     np.copyto(work, y)
     total = _weighed(work, importance)
-    energy = np.einsum("ij,ij->j", y, work)
+    energy = column_sums(y * work)
     scale, base = np.full_like(span, 1 / (levels - 1)), np.zeros_like(span)
     least = np.full_like(span, np.inf)
     floor = low * inverse(span)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rung.formats.codec import COARSE, Array, BlockCodec, Codes, Floats, columns, half
+from rung.formats.codec import COARSE, Array, BlockCodec, Codes, Floats, column_sums, columns, half
 from rung.formats.families.legacy import pack_nibbles
 from rung.formats.search import even, inverse
 from rung.formats.table import get
@@ -72,8 +72,8 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     scale, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
     for end in EXTREMES:
         value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
-        cross = (value * y).sum(axis=0)  # no einsum, which rounds once less on ARM than on x86
-        fit = cross / (value * value).sum(axis=0)
+        cross = column_sums(value * y)
+        fit = cross / column_sums(value * value)
         better = fit * cross > most
         np.copyto(most, fit * cross, where=better)
         np.copyto(scale, fit, where=better)
@@ -94,7 +94,7 @@ def fit(x: Floats, importance: Floats) -> Floats:
     best, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
     for end in EXTREMES:
         value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
-        cross, second = (value * y * importance).sum(axis=0), (value * value * importance).sum(axis=0)
+        cross, second = column_sums(value * y * importance), column_sums(value * value * importance)
         found = cross / second
         better = found * cross > most
         np.copyto(most, found * cross, where=better)

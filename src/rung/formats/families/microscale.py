@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rung.formats.codec import Array, BlockCodec, Codes, Floats, columns, peaks
+from rung.formats.codec import Array, BlockCodec, Codes, Floats, column_sums, columns, peaks
 from rung.formats.families.legacy import pack_nibbles
 from rung.formats.table import get
 
@@ -87,7 +87,7 @@ def _nearest(magnitude: Floats, byte: Codes) -> tuple[Array, Floats]:
     for middle in _MIDDLES:
         codes += (scaled > middle).view(np.uint8)
     scaled -= np.take(_MAGNITUDES, codes, mode="clip")
-    return codes, np.einsum("ij,ij->j", scaled, scaled)
+    return codes, column_sums(np.square(scaled, out=scaled))
 
 
 MXFP4 = BlockCodec(get("mxfp4"), MXFP4_LAYOUT, _unpack_mxfp4, _pack_mxfp4)
