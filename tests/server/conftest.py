@@ -101,9 +101,9 @@ class Server:
         return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
 
     def wait_idle(self, seconds: float = 10.0) -> float:
-        """Wait until nothing is computed; return after how many seconds that was."""
+        """Wait until nothing is computed, as the engine says; return after how many seconds that was."""
         begun = time.monotonic()
-        while self.metric("rung_requests_processing") + self.metric("rung_requests_deferred"):
+        while any(each["is_processing"] for each in self.call("/slots")[1]) or self.metric("rung_requests_deferred"):
             assert time.monotonic() < begun + seconds, "answers go on without a client"
             time.sleep(0.01)
         return time.monotonic() - begun

@@ -133,7 +133,7 @@ def test_answers_that_do_not_end_in_time_after_sigterm_hear_so(tmp_path, long, u
             assert time.monotonic() < until
         if not understood:
             time.sleep(2)  # streams have begun
-            assert server.metric("rung_requests_processing") == 0  # the engine cannot be asked
+            assert server.metric("rung_requests_processing") == 0  # the engine does not answer
         process.send_signal(signal.SIGTERM)
         begun = time.monotonic()
         assert process.wait(25) == 0  # of 30 that it would be given without a limit

@@ -144,8 +144,8 @@ class EngineClient:
         on_note: Callable[[str], None] = lambda text: None,
         on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
     ) -> None:
-        self.name, self.load = name, load
-        self._home, self._on_note, self._on_progress = home, on_note, on_progress
+        self.name, self.load, self._home = name, load, home
+        self._on_note, self._on_progress = on_note, on_progress
         self._ids = itertools.count(1)
         self._requests: dict[int, _Request] = {}
         self._questions: dict[int, asyncio.Queue[Value | Failed]] = {}
@@ -154,7 +154,9 @@ class EngineClient:
         self._task: asyncio.Task[None] | None = None
         self._change = asyncio.Event()
         self._ready = self._draining = False
-        self._using, self._counts = 0, Counts(0, 0, 0, 0)
+        self._counts = Counts(0, 0, 0, 0)
+        #: Answers that are computed; how often the child was started.
+        self._using = self.starts = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
         #: Seconds that it stays loaded after an answer; without end where it is ``math.inf``.
@@ -164,9 +166,8 @@ class EngineClient:
         #: Most bytes that it takes, by device; empty where it is not loaded.
         self.memory: dict[str, int] = {}
         self.adapters: dict[int, float] | None = None
-        #: The model, once it was loaded.
+        #: The model, once it was loaded; why it could not be loaded.
         self.model: ModelInfo | None = None
-        #: Why it could not be loaded, if that is so.
         self.failed: Failed | None = None
         #: How many answers come before requests that wait for room, by id.
         self.positions: dict[int, int] = {}
@@ -174,8 +175,6 @@ class EngineClient:
         self.steps: list[dict[str, Any]] = []
         self._less: dict[str, Any] = {}
         self._level = ""
-        #: How often the child was started.
-        self.starts = 0
         #: Has other machines compute their layers of a batch, where they have some: begins at once, in order.
         self.forward: SendOn | None = None
         self._forwarding: set[asyncio.Future[None]] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.responses import Response
@@ -54,7 +55,7 @@ def _model(service: Service, name: str, engine: Engine | None) -> dict[str, Any]
 
 async def show_metrics(call: Call) -> Response:
     """Show what the server has done, for Prometheus."""
-    counts = [await engine.counts() for engine in call.service.pool.engines.values()]
+    counts = await asyncio.gather(*(engine.counts() for engine in call.service.pool.engines.values()))
     summed = Counts(*(sum(getattr(each, name) for each in counts) for name in Counts.__struct_fields__))
     headers = {"process-start-time-unix": str(call.service.created)}  # llama.cpp's
     return Response(metrics.text(call.service.totals, summed), 200, headers, "text/plain; version=0.0.4")
