@@ -193,3 +193,9 @@ def test_the_command_refuses_what_is_of_one_model(rung):
     refused = rung("serve", "demo", "--keep-alive", "soon")
     assert refused.code == 2
     assert "--keep-alive soon is no time" in refused.err
+
+
+def test_a_model_that_is_nowhere_is_refused_with_what_to_serve(rung, tmp_path):
+    refused = rung("serve", str(tmp_path / "missing.gguf"), "--port", "0")
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1].split(maxsplit=1)[1] == "rung serve demo"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +17,7 @@ import typer
 
 from rung.cli import options
 from rung.cli.views.output import note
-from rung.core.errors import SoftwareMissing, UsageError
+from rung.core.errors import RungError, SoftwareMissing, UsageError
 
 if TYPE_CHECKING:
     from rung.server.protocol import Load
@@ -165,8 +167,18 @@ def serve(
     )
     on_page = open_page if open else lambda address: None
     interrupts.keep_running()
-    with bar(quiet) as progress:
+    with _ways_of_serve(), bar(quiet) as progress:
         server.serve(settings, lambda text: None if quiet else note(text), progress.update, note, on_page)
+
+
+@contextmanager
+def _ways_of_serve() -> Iterator[None]:
+    """Have the ways out of errors in the block serve a model where they run one."""
+    try:
+        yield
+    except RungError as error:
+        error.ways_out = tuple(re.sub("^rung run ", "rung serve ", way) for way in error.ways_out)
+        raise
 
 
 def _check_packages() -> None:
