@@ -10,7 +10,7 @@ from rung.run import precompile, worker
 
 _CODE = """
 from rung.kernels.cpu.thread_pool import enter
-from rung.run.worker import compile_apart
+from rung.run.precompile import compile_apart
 
 before = enter.on_disk
 compile_apart([enter])
