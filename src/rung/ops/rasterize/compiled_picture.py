@@ -160,7 +160,7 @@ class CompiledPicture:
         return found, screen, chunks.sum(0).astype(np.float32)
 
     def _by_splat(self, values: Any) -> Floats:
-        """Sums [N, 2] of what the tiles of each splat told."""
+        """Return the sums [N, 2] of what the tiles of each splat add to it."""
         ends = np.concatenate([np.zeros((1, 2)), np.cumsum(values, axis=0, dtype=np.float64)])
         found: Floats = (ends[self.starts[1:]] - ends[self.starts[:-1]]).astype(np.float32)
         return found

@@ -43,7 +43,7 @@ class _Rasterize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, camera: Camera, pose: Tensor, screen: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         splats = Splats(*(tensor.detach().contiguous() for tensor in tensors))
-        drawn = CompiledPicture(_arrays(splats), pose.detach().numpy(), camera)
+        drawn = CompiledPicture(_arrays(splats), pose.detach().double().cpu().numpy(), camera)
         ctx.drawn, ctx.columns = drawn, 0 if screen is None else screen.shape[1]
         ctx.save_for_backward(*splats)
         radii, means = torch.from_numpy(drawn.radii), torch.from_numpy(drawn.means())

@@ -56,7 +56,7 @@ def gradients(
 
 
 def check(rung: Rung, case: Case, location: str) -> str:
-    """Thousands of splats and every one's gradients: one in a thousand that vanishes is seen."""
+    """Thousands of splats and every one's gradients: one in a thousand that vanishes is found."""
     from rung.ops.rasterize import ref
 
     degree = case.options.get("degree")

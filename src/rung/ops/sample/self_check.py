@@ -23,6 +23,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "min_p": 0.02},
     {"temperature": 1.0, "typical_p": 0.8},
     {"temperature": 1.5, "top_k": 500, "top_p": 0.95, "min_p": 0.001, "typical_p": 0.9},
+    {"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25},
     {"temperature": 1.0, "repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25},
 )
 
