@@ -1,6 +1,6 @@
 """How the steps of a token spread over the cores of processors that are not here: a simulation of their chunks.
 
-    python benchmarks/cpu_chunks.py [--seconds 1] [--table]    # --table: in Markdown
+    python benchmarks/cpu_chunks.py [--seconds 1] [--costs CHUNK BARRIER WAKE COLUMN] [--table]  # --table: in Markdown
 
 The chunks are those that rung cuts (``rung.kernels.cpu.thread_pool``). Measured here, with two threads: what taking a
 chunk and arriving at a barrier cost, both of which one thread does at a time, and what waking one more thread for a
@@ -21,7 +21,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,8 +169,7 @@ def simulate(
     """
     nodes = 2 if far < 1 else 1
     memories, middle = [_Memory(limit / nodes) for _ in range(nodes)], _middle(chunks)
-    coming = [(at, thread) for thread, at in enumerate(ready or [0.0] * len(speeds))]
-    heapq.heapify(coming)
+    coming = sorted((at, thread) for thread, at in enumerate(ready or [0.0] * len(speeds)))
     starting: list[tuple[float, int, int]] = []
     first, last, now, counter, arrived = 0, len(chunks), 0.0, 0.0, 0.0
     while coming or starting or any(memory.readers for memory in memories):
@@ -177,8 +177,7 @@ def simulate(
         times += [now + memory.next() for memory in memories]
         what, before = times.index(min(times)), now
         now = max(now, times[what])
-        for memory in memories:
-            memory.clock += (now - before) * memory.scale
+        _pass(memories, now - before)
         if what == 0:
             _, thread = heapq.heappop(coming)
             if first == last:
@@ -190,12 +189,21 @@ def simulate(
             first, last = (first, last - 1) if from_end else (first + 1, last)
         elif what == 1:
             _, thread, number = heapq.heappop(starting)
-            side = int(nodes == 2 and number >= middle)
-            near = nodes == 1 or side == (thread >= len(speeds) // 2)
+            side, near = _side(number >= middle, thread >= len(speeds) // 2) if nodes == 2 else (0, True)
             memories[side].start(thread, speeds[thread] * (1.0 if near else far), chunks[number][2] - chunks[number][1])
         else:
             heapq.heappush(coming, (now, memories[what - 2].end()))
     return arrived
+
+
+def _pass(memories: Sequence[_Memory], seconds: float) -> None:
+    for memory in memories:
+        memory.clock += seconds * memory.scale
+
+
+def _side(chunk: bool, thread: bool) -> tuple[int, bool]:
+    """Return the node of two on which a chunk lies, and whether the thread is there, too; true is the second one."""
+    return int(chunk), chunk == thread
 
 
 def _middle(chunks: Sequence[Sequence[int]]) -> int:
@@ -251,9 +259,10 @@ def _best(call: Callable[[], None], seconds: float) -> float:
     return min(taken)
 
 
-def _team(threads: int) -> Any:
-    """Return a team whose threads, the calling one among them, keep to a processor each where the system allows it:
-    beside other programs both would run on one."""
+@contextmanager
+def _team(threads: int) -> Iterator[Any]:
+    """A team whose threads, the calling one among them, keep to a processor each in the block where the system allows
+    it: beside other programs both would run on one."""
     from rung.kernels.cpu.thread_pool import Team
 
     before = set(threading.enumerate())
@@ -262,7 +271,11 @@ def _team(threads: int) -> Any:
     if hasattr(os, "sched_setaffinity"):
         for thread, processor in zip(mine, itertools.cycle(sorted(_PROCESSORS)), strict=False):
             os.sched_setaffinity(thread.native_id or 0, {processor})
-    return team
+    try:
+        yield team
+    finally:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, _PROCESSORS)
 
 
 def _clock() -> tuple[Any, float]:
@@ -326,15 +339,15 @@ def measured_steps(threads: int, seconds: float) -> tuple[float, float, float]:
         while take_chunk(words, chunks, False) < chunks:
             pass
 
-    team = _team(threads)
+    with _team(threads) as team:
 
-    def run(chunks: int) -> float:
-        steps = [(empty.address, np.array([0, chunks], np.int64)) for _ in range(8)]
-        return _quickest(team, steps, seconds / 3) / 9  # the clock's own step is one too
+        def run(chunks: int) -> float:
+            steps = [(empty.address, np.array([0, chunks], np.int64)) for _ in range(8)]
+            return _quickest(team, steps, seconds / 3) / 9  # the clock's own step is one too
 
-    without, with_chunks = run(0), run(64)
-    program = Program.of([(empty.address, np.zeros(2, np.int64))])
-    one = _best(lambda: team.run(program), seconds / 3)
+        without, with_chunks = run(0), run(64)
+        program = Program.of([(empty.address, np.zeros(2, np.int64))])
+        one = _best(lambda: team.run(program), seconds / 3)
     return 9 / 8 * max(with_chunks - without, 0.0) / 64, without, one
 
 
@@ -423,7 +436,8 @@ def measured_token(model: Model, threads: int, seconds: float) -> float:
     program = token_program(model, threads)
     words = {each.ctypes.data: each for each in program.keep if isinstance(each, np.ndarray)}
     steps = [(function, words[arguments]) for function, arguments in program.steps.tolist()]
-    return _quickest(_team(threads), steps, seconds, program)
+    with _team(threads) as team:
+        return _quickest(team, steps, seconds, program)
 
 
 def predicted_token(model: Model, one: float, costs: Costs, bandwidth: float) -> float:

@@ -1,4 +1,4 @@
-"""Every kernel of the processor has been compiled for a check: one that a new module brings without any is named."""
+"""Every kernel that a module of the processor names has been compiled for a check; those of factories are not named."""
 
 from __future__ import annotations
 

@@ -31,6 +31,8 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "decode_step": ({"linears": ROWS, "head_dim": 64, "devices": 1},),
     "encoder": ({"activation": "gelu"}, {"activation": "gelu_tanh"}),
 }
+#: Options that names of checks show.
+_SHOWN = ("window", "softcap", "activation")
 #: Rungs whose products ``products`` compares, with rows of its own.
 _ELSEWHERE = ("numba.row", "numba.tile")
 
@@ -59,6 +61,3 @@ def checks() -> Iterator[tuple[str, Check]]:
                 options = ", ".join(f"{name} {value}" for name, value in case.options.items() if name in _SHOWN)
                 name = f"rung {rung.op} {rung.name}, {class_of(case)}" + (f", {options}" if options else "")
                 yield name, lambda rung=rung, case=case: _check(rung, case)  # type: ignore[misc]
-
-
-_SHOWN = ("window", "softcap", "activation")

@@ -44,12 +44,6 @@ def kept(name: str) -> dict[str, npt.NDArray[Any]]:
         return {key.removeprefix(f"{name}."): whole[key] for key in whole.files if key.startswith(f"{name}.")}
 
 
-def _run(kernel: Any, names: tuple[str, ...], **values: Any) -> None:
-    words = NamedWords(names)
-    words.set(**values)
-    words.run(kernel, _THREADS)
-
-
 def picture(name: str) -> str:
     """A picture, and the gradients of a sum of it by splats and pose; twice on as many threads as there are."""
     camera, arrays = CAMERAS[name], kept(name)
@@ -138,7 +132,9 @@ def adam_step() -> str:
         right -= np.resize(rates, count) * means[0] / (np.sqrt(means[1]) + EPSILON)
         table = np.tile(rates.astype(np.float32), _LANES) * np.float32(1 / (1 - BETAS[0] ** taken))
         arrays = {"values": values, "gradient": gradient, "first": second[0], "second": second[1], "rates": table}
-        _run(adam.step, adam.WORDS, count=count, period=len(table), settings=_settings(taken), **arrays)
+        words = NamedWords(adam.WORDS)
+        words.set(count=count, period=len(table), settings=_settings(taken), **arrays)
+        words.run(adam.step, _THREADS)
     error = float(np.abs(values - right).max())
     return "" if error < 1e-5 else f"a value is {error:.2g} off"
 
