@@ -168,13 +168,13 @@ def finer(encoded: Encoded, group: int) -> Encoded:
 
 
 def sample(format: Format, shape: tuple[int, int], generator: np.random.Generator) -> Encoded:
-    """A weight of random codes with scales around 0.01, zero points in the middle and, if need be, a random order."""
+    """Return a weight of random codes, scales around 0.01 and zero points, in a random order if the format has one."""
     codec, dtype, (rows, columns) = GroupCodec(format), scale_of(format), shape
     codes = generator.integers(0, 2**codec.bits, shape, dtype=np.uint8)
     if codec.bits == 8:
         codes[(codes & 0x7F) == 0x7F] = 0  # in e4m3 no number
     grid = (rows, columns // format.block)
     scale = narrow(generator.uniform(0.005, 0.02, grid).astype(np.float32), dtype)
-    zero = narrow(np.full(grid, 2.0 ** (codec.bits - 1), np.float32), dtype)
+    zero = narrow(generator.integers(0, 2**codec.bits, grid).astype(np.float32), dtype)
     order = generator.permutation(columns) if format.layout == "ordered" else None
     return build(format, codes, scale, zero if "zero" in (codec.layout.names or ()) else None, order)
