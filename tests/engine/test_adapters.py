@@ -2,7 +2,9 @@
 
 import gc
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import gguf
@@ -19,6 +21,7 @@ from rung import formats
 from rung.core.errors import BadFile, ModelNotFound, OutOfMemory, UnsafeFile, UsageError
 from rung.engine.scheduling import speculator
 from rung.engine.scheduling.sequence_reader import SequenceReader
+from rung.kernels.cpu import thread_pool
 from rung.models.adapters.adapter import CONFIG, WEIGHTS, read_adapter
 from rung.models.adapters.roles import changes_by_role, path_and_weight, read_changes
 from rung.models.open import open_card
@@ -54,6 +57,30 @@ def test_the_logits_are_those_of_peft(kind, model_type, tmp_path):
     for token in IDS[:4]:  # a token at a time is the same
         step = reader.step(token)
     torch.testing.assert_close(torch.from_numpy(step), want[3], rtol=1e-4, atol=2e-4)
+
+
+class LateThread(threading.Thread):
+    """A thread that does not come where it is the first of a team."""
+
+    def start(self):
+        if self.name != "rung-1":
+            super().start()
+
+
+def test_sums_of_adapters_are_whole_where_a_thread_does_not_come(tmp_path, monkeypatch):
+    """The first and the last of three threads take part."""
+    folder, adapter = tmp_path / "base", tmp_path / "adapter"
+    adapted(base(folder)).save_pretrained(adapter)
+    monkeypatch.setattr(thread_pool, "openmp", lambda: None)
+    monkeypatch.setattr(thread_pool, "TEAMS", thread_pool.Teams())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
+    found = []
+    for threads, kind in ((1, threading.Thread), (3, LateThread)):
+        monkeypatch.setattr(thread_pool.threading, "Thread", kind)
+        model = rung.load(str(folder), format="q8_0", device="cpu", context=64, adapters=(adapter,), threads=threads)
+        reader = SequenceReader(model.backend)
+        found.append([reader.step(token).copy() for token in IDS[:3]])
+    np.testing.assert_array_equal(*found)
 
 
 def steps(model):

@@ -47,13 +47,14 @@ class LinearWord(IntEnum):
     addresses of segments for the weights' numbers; ``NODES`` are the words of ``nodes.table``, or 0.
 
     ``ADAPTERS`` are the ``AdapterWord`` of the batch. ``CHANGES`` has for each of ``WEIGHTS`` weights and each row the
-    ``low_rank.ChangeWord`` of what an adapter changes, or 0; ``SUMMED`` counts the parts of their sums that are there,
-    and is 0 when a program begins. ``SOURCE_APART`` are the bytes between the rows of ``SOURCE``.
+    ``low_rank.ChangeWord`` of what an adapter changes, or 0; ``SUMS`` are two counters, 0 when a program begins: parts
+    of their sums that a thread has taken, and those that are there. ``SOURCE_APART`` are the bytes between the rows of
+    ``SOURCE``.
     """
 
     COUNTER, AREA, AREA_BYTES, COLUMNS, SOURCE, BEFORE, POST_NORM, NORM, EPSILON = range(9)
     FILLS, FILL_COUNT, TABLE, CHUNKS, NODES = range(9, 14)
-    ADAPTERS, CHANGES, WEIGHTS, SUMMED, SOURCE_APART = range(14, 19)
+    ADAPTERS, CHANGES, WEIGHTS, SUMS, SOURCE_APART = range(14, 19)
 
 
 class AdapterWord(IntEnum):
@@ -84,7 +85,7 @@ RANKS = 16
 
 _AREA, _AREA_BYTES, _COLUMNS, _SOURCE, _BEFORE, _POST_NORM, _NORM, _EPSILON = (8 * w for w in list(LinearWord)[1:9])
 _FILLS, _FILL_COUNT, _TABLE, _CHUNKS, _NODES = (8 * w for w in list(LinearWord)[9:14])
-_ADAPTERS, _CHANGES, _WEIGHTS, _SUMMED, _SOURCE_APART = (8 * w for w in list(LinearWord)[14:])
+_ADAPTERS, _CHANGES, _WEIGHTS, _COUNTERS, _SOURCE_APART = (8 * w for w in list(LinearWord)[14:])
 _PARTS, _SUMS, _ROW_BYTES, _WEIGHT_BYTES, _TABLE_BYTES = (8 * w for w in AdapterWord)
 _ROWS, _RESULT, _APART, _BIAS, _AFTER, _SOFTCAP, _CALLS, _COUNT, _NUMBER = (8 * w for w in list(SegmentWord)[:9])
 _UP_RESULT, _UP_BIAS, _UP_GROUP, _UP_CALLS, _UP_COUNT, _UP_NUMBER = (8 * w for w in list(SegmentWord)[9:])
@@ -128,12 +129,14 @@ def _same(changes, row, rows):
 
 
 @numba.njit(**OPTIONS)
-def _sum_changes(args, x, thread, threads):
-    """Makes this thread's share of the sums of adapters: they are there when the first results are."""
+def _sum_changes(args, x):
+    """Compute the sums of adapters, with the other threads: they are there when the first results are."""
     adapters, rows = read_int(args + _ADAPTERS), read_int(read_int(read_int(args + _TABLE)) + _ROWS)
     parts, apart = read_int(adapters + _PARTS), read_int(args + _SOURCE_APART)
     row_bytes = read_int(adapters + _ROW_BYTES)
-    for number in range(thread, parts * read_int(args + _WEIGHTS), threads):
+    taken = read_int(args + _COUNTERS)
+    number = fetch_add(taken, 1)
+    while number < parts * read_int(args + _WEIGHTS):
         weight, first = number // parts, number % parts * RANKS
         changes = read_int(args + _CHANGES) + weight * read_int(adapters + _TABLE_BYTES)
         sums = read_int(adapters + _SUMS) + weight * read_int(adapters + _WEIGHT_BYTES)
@@ -144,14 +147,15 @@ def _sum_changes(args, x, thread, threads):
                 at, low = x + apart * row, sums + row_bytes * row
                 call_eight(read_int(change), change, at, apart, last - row, low, row_bytes, first, first + RANKS)
             row = last
-        fetch_add(read_int(args + _SUMMED), 1)
+        fetch_add(taken + 8, 1)
+        number = fetch_add(taken, 1)
 
 
 @numba.njit(**OPTIONS)
 def _add_changes(args, weight, result, apart, rows, first, last):
     """Adds what adapters change to the groups [first, last) of a weight's result, once all sums are there."""
     adapters, turns = read_int(args + _ADAPTERS), 0
-    while load_acquire(read_int(args + _SUMMED)) < read_int(adapters + _PARTS) * read_int(args + _WEIGHTS):
+    while load_acquire(read_int(args + _COUNTERS) + 8) < read_int(adapters + _PARTS) * read_int(args + _WEIGHTS):
         rest()
         turns += 1
         if turns > TURNS:
@@ -213,7 +217,7 @@ def linear(args, thread, threads):
     area = read_int(args + _AREA) + thread * read_int(args + _AREA_BYTES)
     x = _prepare(args, area)
     if read_int(read_int(args + _ADAPTERS) + _PARTS) != 0:
-        _sum_changes(args, x, thread, threads)
+        _sum_changes(args, x)
     chunks, from_end = read_int(args + _CHUNKS), runs_on_second_half(read_int(args + _NODES))
     chunk = take_chunk(args, chunks, from_end)
     while chunk < chunks:
@@ -245,7 +249,7 @@ class AdapterTable:
         self._here = slice(first, first + weights)
         self.words = np.zeros(len(AdapterWord), np.int64)
         self._changes = np.zeros((weights, rows), np.int64)
-        self._summed = np.zeros(weights, np.int64)
+        self._counters = np.zeros((weights, 2), np.int64)
         self._sums = np.zeros(0, np.float32)
         self._numbers: list[int] = []
         self.words[AdapterWord.TABLE_BYTES] = self._changes.strides[0]
@@ -254,9 +258,9 @@ class AdapterTable:
         """Return the address of the changes of a weight and those after it, by row."""
         return int(self._changes[weight:].ctypes.data)
 
-    def summed(self, weight: int) -> int:
-        """Return the address of the counter of a linear whose first weight this is."""
-        return int(self._summed[weight:].ctypes.data)
+    def counters(self, weight: int) -> int:
+        """Return the address of the counters of a linear whose first weight this is."""
+        return int(self._counters[weight:].ctypes.data)
 
     def fill(self, adapters: Sequence[Changes | None]) -> None:
         """Write the adapters of the rows of the next program; call it before each run."""
@@ -265,7 +269,7 @@ class AdapterTable:
             self._write(adapters)
             self._numbers = numbers
         if self.words[AdapterWord.PARTS]:
-            self._summed[:] = 0
+            self._counters[:] = 0
 
     def _write(self, adapters: Sequence[Changes | None]) -> None:
         for row, each in enumerate(adapters):

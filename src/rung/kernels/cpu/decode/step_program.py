@@ -206,7 +206,7 @@ class Builder:
         """Where a linear finds what adapters change."""
         first, table = pieces[0].number, self.adapters
         words[LinearWord.ADAPTERS], words[LinearWord.WEIGHTS] = address(table.words), pieces[-1].number - first + 1
-        words[LinearWord.CHANGES], words[LinearWord.SUMMED] = table.changes(first), table.summed(first)
+        words[LinearWord.CHANGES], words[LinearWord.SUMS] = table.changes(first), table.counters(first)
 
     def _prepare(self, source: Rows, columns: int, before: Before, fills: Words) -> None:
         """Hidden states, norms and panels of several rows."""
