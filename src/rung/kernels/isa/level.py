@@ -51,7 +51,9 @@ class Level:
 
     ``tile``: the most rows of activations that are multiplied at once, ``flipped_tile`` the same for codes that are
     taken apart into magnitudes and signs, where that is less. ``groups_of_one_row``: groups of 16 rows of weights that
-    share one row of activations, where rows of weights are long; more rows of activations take one group.
+    share one row of activations, where rows of weights are long; a tile takes one group. ``paired_tile``: rows of
+    activations of a tile that takes two, for more rows than ``tile`` and layouts of one part; 0 for none. Half as many
+    activations are then loaded into every lane, of which an Ice Lake loads 1.3 a cycle where it multiplies two vectors.
     ``strip``: how many of the 16 rows of weights are multiplied at a time; one row of activations meets all at once.
 
     Bytes are multiplied in one of two ways. ``dot(b, sums, codes, x)`` adds four products to each int32.
@@ -90,6 +92,7 @@ class Level:
     shuffle: Callable[[Builder, Value, Value], Value]
     tile: int = 4
     flipped_tile: int = 0
+    paired_tile: int = 0
     strip: int = 16
     groups_of_one_row: int = 2
     signed: bool = True

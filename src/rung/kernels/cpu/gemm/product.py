@@ -125,13 +125,15 @@ def multiply(layout: str, tile: int) -> Kernel:
     A single row of activations meets two groups at a time, where registers hold both and rows of weights are not short
     (``Level.short_rows``): two short pieces of memory end before the prefetcher has learnt them, and with rows of 18 kB
     31 became 36 GB/s (AVX2, two threads). Two groups double the independent chains of additions, 15 became 23 GB/s for
-    q4_0 in the L2 cache. More rows of activations meet one group. With two, half the broadcasts are saved, but memory
+    q4_0 in the L2 cache. A few rows of activations meet one group. With two, half the broadcasts are saved, but memory
     is read in two places: from there 2 and 4 rows then took 1.2 to 1.5 times as long (Zen 5;
-    `benchmarks/linear_kernels.py --alone`).
+    `benchmarks/linear_kernels.py --alone`). Many rows, for which a pair of groups stays in the caches, meet both where
+    broadcasts are what limits (``Level.paired_tile``).
     """
 
     level = target.level()
-    pairs, ahead, short = tile == 1 and level.groups_of_one_row == 2, level.ahead, level.short_rows
+    pairs = level.groups_of_one_row == 2 if tile == 1 else tile == level.paired_tile
+    ahead, short = level.ahead, level.short_rows if tile == 1 else 0
 
     @kernel(16)
     def run(
@@ -452,9 +454,11 @@ class _Panels:
         """Return those of a weight."""
         layout, columns = weight.layout, weight.shape[1]
         flips = _flips(layout, rows)
-        tile, units = tile_of(rows, flips), columns // UNIT
+        level = target.level()
+        pairs = level.paired_tile and rows > level.tile and layout.parts == 1
+        tile, units = level.paired_tile if pairs else tile_of(rows, flips), columns // UNIT
         each = -(-units * panel_unit_bytes(tile, layout.activations[1]) // 64) * 64
-        step = max(1, target.level().columns_of_a_pass // layout.block) if rows > tile else columns // layout.block
+        step = max(1, level.columns_of_a_pass // layout.block) if rows > tile else columns // layout.block
         if weight.mapped:
             step = weight.mapped.step
         flipped = LAYOUTS[f"{layout.name}_flipped"] if flips else None

@@ -16,6 +16,7 @@ LEVEL = Level(
     ),
     lanes=16,
     tile=12,
+    paired_tile=6,
     signed=False,
     dot=x86.dot,
     shuffle=x86.shuffle,
