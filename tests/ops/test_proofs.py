@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -64,3 +67,26 @@ def test_a_fault_in_the_code_for_one_number_of_rows_is_found(monkeypatch, rows):
             values[-1, -1] += 10 * np.abs(values).max()
 
     assert reason(monkeypatch, "linear", "numpy.decode", case, change).startswith(f"{rows} rows:")
+
+
+COMPILED = """
+import json
+from rung.kernels.cpu.compiled import Kernel
+from rung.ops import LADDERS, examples, proof
+
+found, make = [], Kernel.compile
+Kernel.compile = lambda self: (found.append(self.name), make(self))[1]
+(_, case), *_ = examples("decode_step", "f16")
+arguments = [LADDERS["decode_step"].rung("numba.step").to_json(), case.to_json()]
+assert proof.perform(*arguments)["ok"]
+whole, found[:] = list(found), []
+proof.compile_ahead(*arguments)
+print(json.dumps([whole, found]))
+"""
+
+
+def test_the_check_of_whole_tokens_takes_what_is_compiled_ahead():
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True)
+    whole, ahead = json.loads(done.stdout)
+    assert ahead
+    assert set(ahead) <= set(whole[whole.index("rung.kernels.cpu.decode.step:linear") :]), "not what comes last"

@@ -162,11 +162,15 @@ def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch,
 
 
 def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_proved):
-    """Each verdict is that of its own rung; on one core, or with little memory, one child does all of it."""
+    """Each verdict is that of its own rung; on one core, or with little memory, one child does all of it.
+
+    The child of products compiles for whole tokens when it is done with its own.
+    """
     cases = [
         (bad_rungs.ladder("GOOD").rungs[0], Case("linear", "q8_0", "f32", (1, 48, 64))),
         (replace(ROWS, op="attention", name="second"), Case("attention", "f16", "f32", (1, 64, 2, 2, 16))),
         (ROWS, Case("embedding", "q8_0", "f32", (1, 48, 64))),
+        (replace(ROWS, op="decode_step", name="third"), Case("decode_step", "f16", "f32", (1, 64))),
     ]
     calls = []
 
@@ -193,9 +197,9 @@ def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_prov
     for cores, memory, several in ((2, 2**34, True), (1, 2**34, False), (2, 2**30, False)):
         device = replace(CPU, memory=memory, name=f"{cores} {memory}", details=FrozenDict({"cores": cores}))
         found = self_check.prove(device, cases)
-        assert [bool(found[rung, self_check.class_of(case)]) for rung, case in cases] == [True, False, True]
+        assert [bool(found[rung, self_check.class_of(case)]) for rung, case in cases] == [True, False, True, True]
         names = [rung.name for rung, _ in cases]
-        assert calls == ([[names[0], names[2]], [names[1]]] if several else [names])
+        assert calls == ([[names[0], names[2], "third"], [names[1], "third"]] if several else [names])
         calls.clear()
 
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rung.kernels.cpu.decode import step
+from rung.core.types import Case
+from rung.kernels.cpu.compiled import Kernel
+from rung.kernels.cpu.decode import rows, step
 from rung.kernels.cpu.decode.cache_layout import score_floats
+from rung.kernels.cpu.decode.rope_and_store import rope_and_store_kv
 from rung.kernels.cpu.decode.step import AdapterTable
 from rung.kernels.cpu.decode.step_program import (
     After,
@@ -27,6 +30,7 @@ from rung.kernels.cpu.decode.step_program import (
     floats,
 )
 from rung.kernels.cpu.gemm.float_rows import FloatRows, stored_as
+from rung.kernels.cpu.gemm.low_rank import add_rows
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.thread_pool import Program, run_program
 from rung.ops.decode_step import BLOCKS
@@ -148,6 +152,11 @@ class Step:
         is_whole = isinstance(weights, Weights)
         state.program(1, int(is_whole), not is_whole)
         return state
+
+    def last_kernels(self, case: Case) -> list[Kernel]:
+        """Return the kernels that the check of a case comes to last; see ``ops.proof.compile_ahead``."""
+        last = [rows.prepare_rows, rows.add_and_norm, add_rows, rows.gate_rows, rows.cap_rows]
+        return [rope_and_store_kv[case.format], *last]
 
     def same_bytes(self, state: State) -> bool:
         """Return whether all weights are packed: others are summed in an order of their own."""

@@ -154,14 +154,20 @@ def _outcomes(
     """Do the jobs: on a processor of several cores products and rows in one child, all else in another.
 
     Compiling is nearly all that a check does, and these two have no kernels in common but those that whole tokens
-    call, which come last.
+    call, which come last. Whole tokens take longest, so the first child then compiles what their check comes to last.
     """
     others = [number for number, (_, case) in enumerate(checked) if case.op not in ("linear", "embedding")]
     products = [number for number in range(len(jobs)) if number not in others]
     if not (products and others) or int(device.details.get("cores", 1)) < 2 or device.budget < _ROOM:
         return worker.run(jobs, LIMIT, environment=environment)
+    ahead = [
+        worker.Job.of("rung.ops.proof:compile_ahead", rung=rung_.to_json(), case=case.to_json())
+        for rung_, case in checked
+        if case.op == "decode_step"
+    ]
     with worker.SecondChild([jobs[number] for number in others], LIMIT, environment) as second:
-        outcomes = worker.run([jobs[number] for number in products], LIMIT, environment=environment)
+        first = [*(jobs[number] for number in products), *ahead]
+        outcomes = worker.run(first, LIMIT, environment=environment)[: len(products)]
         outcomes += second.outcomes()
     return [
         outcome for _, outcome in sorted(zip((*products, *others), outcomes, strict=True), key=operator.itemgetter(0))
