@@ -300,5 +300,6 @@ def test_the_reports_under_rung_exec(name, tmp_path):
         options = ["exec", *strict, "--device", f"sim:{card}", "--defect", defect_text]
         done = subprocess.run([sys.executable, "-c", start, *options, "--", *program], capture_output=True, text=True)
         assert (done.returncode == 0) == (not strict), done.stderr
-        assert ("Traceback (most recent call last)" in done.stderr) == bool(strict)
+        ends = f'File "{program[1]}", line' in done.stderr  # bitsandbytes prints a traceback of its own without CUDA
+        assert ends == bool(strict), done.stderr
         assert not strict or words in done.stderr  # else it is the reason of a step down, which is said too
