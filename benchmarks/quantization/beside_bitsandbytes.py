@@ -98,7 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
-    target.configure(2)
+    target.configure()
     card = find_card(options.original, offline=True)
     tokenizer = Tokenizer.from_card(card)
     with tempfile.TemporaryDirectory(dir=Path(options.original).parent) as temporary:

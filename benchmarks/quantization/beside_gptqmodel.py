@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--methods", nargs="*", choices=("gptq", "awq"), default=("gptq", "awq"))
     arguments = parser.parse_args()
-    target.configure(2)
+    target.configure()
     card = find_card(arguments.original, offline=True)
     tokenizer = Tokenizer.from_card(card)
     with tempfile.TemporaryDirectory(dir=Path(arguments.original).parent) as temporary:

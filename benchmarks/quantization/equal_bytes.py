@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=-1, help="windows of 512 that llama-perplexity judges; -1: all")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    target.configure(options.threads)
+    target.configure()
     card = find_card(options.original, offline=True)
     with tempfile.TemporaryDirectory(dir=Path(options.original).parent) as temporary:
         folder = Path(temporary)

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", default=["q4_0", "q2_k"])
     parser.add_argument("--every", type=int, default=3, help="take every so many layers")
     options = parser.parse_args()
-    target.configure(1)
+    target.configure()
     card = find_card(options.original, offline=True)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "norm-scales.txt")

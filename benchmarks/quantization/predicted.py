@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--formats", nargs="+", help="only these formats, for fewer roundings")
     arguments = parser.parse_args()
-    target.configure(arguments.threads)
+    target.configure()
     card = find_card(arguments.original, offline=True)
     arguments.kept.mkdir(parents=True, exist_ok=True)
     text = arguments.kept / "text.txt"

@@ -80,8 +80,14 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
     assert done.stdout.split() == ["False"], done.stderr
 
 
+def test_threads_of_numba_are_left_to_the_program():
+    """Rung's kernels have threads of their own, and Numba compiles nothing more once its number was changed."""
+    code = "import os, rung.kernels.isa; print(os.environ['NUMBA_NUM_THREADS'])"
+    assert _run(code, NUMBA_NUM_THREADS="1").stdout.split() == ["1"]
+
+
 def test_a_cache_that_cannot_be_written_is_said():
-    code = "from rung.kernels.cpu import target; print(target.configure.__wrapped__(1))"
+    code = "from rung.kernels.cpu import target; print(target.configure.__wrapped__())"
     assert "cannot be written" in _run(code, RUNG_CACHE="/proc/rung").stdout
 
 

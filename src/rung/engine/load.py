@@ -349,7 +349,7 @@ def _configure_process(
         planning.keep_heap_whole()
     for each in devices:
         cpu_level.adopt(each)
-    note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
+    note = target.configure()  # before Numba is imported, which fixes its target
     if note:
         journal.notes.append(note)
 

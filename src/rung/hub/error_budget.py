@@ -77,7 +77,7 @@ def choose(model: Any, config: Any, files: Iterable[str]) -> Rounding:
     card = open_card(_folder(files))
     budget = search.Budget(check_budget(None, config.max_kl, config.size, config.text), config.max_kl)
     threads = torch.get_num_threads()
-    target.configure(threads)
+    target.configure()
     text = None if config.text is None else Path(config.text)
     fixed = _fixed(card, config)
     with plain_torch():

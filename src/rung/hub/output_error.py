@@ -96,7 +96,7 @@ def choose_by_output(model: Any, config: Any, files: Iterable[str], left: Collec
             code="options-exclude-each-other",
         )
     threads = torch.get_num_threads()
-    target.configure(threads)
+    target.configure()
     layers = _layers(model, config, left)
     room = None if most is None else _room(model, layers, most, left)
     with plain_torch():

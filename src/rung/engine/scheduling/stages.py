@@ -177,7 +177,7 @@ def load_stage(card: ModelCard, first: int, last: int, options: dict[str, Any]) 
     plan, devices = plan_part(card, first, last, **options)
     for each in devices:
         cpu_level.adopt(each)
-    target.configure(plan.threads)
+    target.configure()
     from rung.engine.weight_loader import WeightLoader
     from rung.models.reader import Reader
 

@@ -258,8 +258,8 @@ def sources_hash() -> str:
 
 
 @functools.cache
-def configure(threads: int = 1) -> str:
-    """Sets up Numba for at least ``threads`` threads; importing ``rung.kernels.isa`` calls it.
+def configure() -> str:
+    """Set up Numba; importing ``rung.kernels.isa`` calls it.
 
     Compiled kernels are kept in the cache folder under ``sources_hash()``. Returns a note when that folder
     cannot be written (kernels are then kept as long as the process and shared with its children), else an empty
@@ -273,8 +273,6 @@ def configure(threads: int = 1) -> str:
         folder = _temporary()
     _drop_damaged(folder)
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
-    count = max(threads, int(os.environ.get("NUMBA_NUM_THREADS", "0") or "0"), _processors())
-    os.environ["NUMBA_NUM_THREADS"] = str(count)
     _use_avx()
     if "numba" in sys.modules:  # somebody else's program: the environment has been read already
         sys.modules["numba"].config.CACHE_DIR = str(folder)
@@ -327,11 +325,6 @@ def _drop_damaged(folder: Path) -> None:
             if file.read(1) != b"\x80":
                 shutil.rmtree(folder, ignore_errors=True)
                 return
-
-
-def _processors() -> int:
-    """Processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _writable(folder: Path) -> bool:

@@ -42,7 +42,7 @@ def calibrate(
     count = planning.compute_threads(threads)
     with console(stderr=True).status("calibrating") as status:
         chosen = _chosen(device, status.update)
-        target.configure(count)  # before Numba is imported, which fixes its target and its threads
+        target.configure()  # before Numba is imported, which fixes its target
         from rung.engine.calibration.importance import calibrate as measure
 
         found = measure(chosen, count, lambda what: status.update(f"calibrating {chosen.id}: {what}"))

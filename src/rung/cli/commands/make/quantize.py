@@ -324,7 +324,7 @@ def within(
 
     planning.need_software(what="judging a model by a text")
     count = planning.compute_threads(threads)
-    level.configure(count)
+    level.configure()
     with bar(quiet or json, counted=True) as progress:
         found = Calibration(card, text, count, progress.update)
         job, choice = budgeted(found, budget, keep, kind)
