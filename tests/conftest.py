@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -18,6 +19,9 @@ from rung.kernels.cpu import target
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tables obey it, and workers of pytest-xdist have it set.
 os.environ.pop("COLUMNS", None)
+# A shell has what it starts in the background ignore Ctrl-C, and every command that a test interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
