@@ -19,7 +19,7 @@ from rung.kernels.cpu import target
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tables obey it, and workers of pytest-xdist have it set.
 os.environ.pop("COLUMNS", None)
-# A shell has what it starts in the background ignore Ctrl-C, and every command that a test interrupts would inherit that.
+# What a shell starts in the background ignores Ctrl-C, and so would every command that a test interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

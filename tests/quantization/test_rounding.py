@@ -98,9 +98,9 @@ def test_bytes_are_the_same_for_any_threads_and_gguf_decodes_them(name):
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_k", "nf4", "nf4:128:nested"])
 def test_a_large_weight_is_rounded_in_pieces_as_if_it_were_whole(name, monkeypatch):
-    w, fmt, metric = weights(70, 256, 5), formats.get(name), Metric(correlated(256, 5))
+    w, fmt, metric = weights(150, 256, 5), formats.get(name), Metric(correlated(256, 5))
     whole = round_weight(w, fmt, metric, 2).parts
-    monkeypatch.setattr(rounding, "_SLAB", 16 * 256)
+    monkeypatch.setattr(rounding, "_SLAB", 64 * 256)
     for part, found in round_weight(w, fmt, metric, 2).parts.items():
         np.testing.assert_array_equal(found, whole[part])
 

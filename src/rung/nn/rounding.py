@@ -12,7 +12,7 @@ from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.codec import Array, BadBlock, Floats
 from rung.formats.grids import grid
-from rung.kernels.cpu.encode.feedback import choose_codes
+from rung.kernels.cpu.encode.feedback import PRODUCT_ROWS, choose_codes
 
 #: The part of the mean of the diagonal that is added to it: statistics of few tokens have no inverse, dead channels no
 #: entry.
@@ -65,7 +65,8 @@ def round_weight(weights: Floats, fmt: Format, metric: Metric, threads: int, nam
     Raises ``CannotEncode`` for NaN, Inf, and scales that the format cannot hold.
     """
     rows, columns = weights.shape
-    step = rows if fmt.nested else max(1, _SLAB // columns)  # nested scales are stored as offsets from their mean
+    step = PRODUCT_ROWS * max(1, _SLAB // columns // PRODUCT_ROWS)
+    step = rows if fmt.nested else step  # nested scales are stored as offsets from their mean
     parts: list[dict[str, Array]] = []
     for first in range(0, rows, step):
         piece = np.ascontiguousarray(weights[first : first + step], np.float32)

@@ -31,6 +31,8 @@ WORDS = tuple(_NAMES.split())
 _SWEEPS = 2
 #: Rows that are worked on at once, so that a row of the matrix is read from a cache.
 _TILE = 8
+#: Rows of one product with a matrix: BLAS sums a row in an order that depends on how many there are and where it lies.
+PRODUCT_ROWS = 64
 _HALF, _NONE, _LARGEST = np.float32(0.5), np.float32(0), np.float32(65504)
 
 
@@ -176,9 +178,20 @@ def choose_codes(found: Grid, weights: Floats, hessian: Floats, factor: Floats, 
     work = weights.copy()
     _call(spread_errors.address, work, factor, found, codes, threads)
     for _ in range(_SWEEPS):
-        work = np.ascontiguousarray((found.values(codes) - weights) @ hessian, np.float32)
+        work = _multiplied(found.values(codes) - weights, hessian)
         _call(descend.address, work, hessian, found, codes, threads)
     return codes
+
+
+def _multiplied(rows: Floats, matrix: Floats) -> Floats:
+    """Return rows f32 [count, columns] times a matrix, each with the bytes that it has in any whole number of blocks of
+    ``PRODUCT_ROWS``."""
+    found = np.empty_like(rows)
+    for first in range(0, len(rows), PRODUCT_ROWS):
+        block = rows[first : first + PRODUCT_ROWS]
+        padded = np.pad(block, ((0, PRODUCT_ROWS - len(block)), (0, 0)))
+        found[first : first + PRODUCT_ROWS] = (padded @ matrix)[: len(block)]
+    return found
 
 
 def _call(function: int, work: Floats, matrix: Floats, found: Grid, codes: npt.NDArray[np.uint8], threads: int) -> None:
